@@ -1,0 +1,42 @@
+# Each target sets itself up: Python 3.11 or newer, make and gcc are all that a machine needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format bench clean
+
+help:            ## show this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: [^#]*##/:/' | column -t -s:
+
+# The stamp makes a second call start at once; a change of what is installed makes it stale.
+$(READY): pyproject.toml constraints.txt requirements-no-deps.txt $(wildcard setup.py src/lpsgd/*.c)
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "lpsgd needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	$(BIN)/pip install --quiet --no-deps -r requirements-no-deps.txt
+	@touch $@
+
+setup: $(READY)  ## make the virtual environment and install everything pinned
+
+demo: $(READY)   ## train LPSGDM, SGD and AdamW on real digits and print the table (under a minute)
+	@$(BIN)/python examples/quickstart.py
+
+test: $(READY)   ## run the tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(READY)  ## run the tests, the slow ones too
+	$(BIN)/python -m pytest
+
+lint: $(READY)   ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:           ## remove the virtual environment and build leftovers
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

@@ -1,0 +1,1 @@
+"""l_p-norm steepest descent for PyTorch."""

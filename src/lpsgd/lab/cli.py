@@ -1,0 +1,51 @@
+"""The command line. Each command lives in ``lpsgd.lab.commands`` and imports torch only when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from lpsgd.lab.errors import LabError
+
+app = typer.Typer(
+    name="lpsgd",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from importlib.metadata import version as installed_version
+
+        typer.echo(f"lpsgd {installed_version('lpsgd')}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed while running, 2 wrong input."""
+    try:
+        result = app(arguments, standalone_mode=False)
+    except LabError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"lpsgd: {error}", markup=False, style="red"
+        )
+        return error.exit_code
+    except typer.Exit as request:
+        return request.exit_code
+    except typer.Abort:
+        print("lpsgd: interrupted", file=sys.stderr)
+        return 1
+    except Exception as error:  # click's own usage errors know how to show themselves
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        return int(getattr(error, "exit_code", 2))
+    return result if isinstance(result, int) else 0

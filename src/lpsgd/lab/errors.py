@@ -1,0 +1,15 @@
+"""The two ways in which a command fails, and the exit code of each."""
+
+from __future__ import annotations
+
+
+class LabError(Exception):
+    """Something failed while running (exit code 1). The message is all that the user sees."""
+
+    exit_code = 1
+
+
+class UserError(LabError):
+    """The user's input was wrong (exit code 2): names the argument, the value and what is allowed."""
+
+    exit_code = 2
