@@ -68,7 +68,8 @@ def lp_norm(x: Tensor, p: Exponent) -> Tensor:
     magnitude = x.abs()
     largest = magnitude.amax()
     scaled = magnitude / torch.where(largest > 0, largest, 1.0)
-    return largest * (scaled**p).sum() ** (1 / p)
+    norm: Tensor = largest * (scaled**p).sum() ** (1 / p)
+    return norm
 
 
 def rms(x: Tensor) -> Tensor:
