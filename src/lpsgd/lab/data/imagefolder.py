@@ -149,13 +149,7 @@ class FileLoader(Loader):
     """
 
     def __init__(self, files: Files, size: int, request: Request, *, train: bool) -> None:
-        super().__init__(
-            len(files.paths),
-            batch_size=request.batch_size,
-            seed=request.seed,
-            shuffle=train,
-            augment=train and request.augment,
-        )
+        super().__init__(len(files.paths), request, train=train)
         self._files = files
         self._crop = size
         self._workers = request.workers

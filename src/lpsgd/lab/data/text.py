@@ -83,13 +83,7 @@ class TextLoader(Loader):
                 f"the text is too short: {len(stream)} characters in its"
                 f" {'training' if train else 'test'} part, two windows of {context} are needed"
             )
-        super().__init__(
-            size,
-            batch_size=request.batch_size,
-            seed=request.seed,
-            shuffle=train,
-            augment=train and request.augment,
-        )
+        super().__init__(size, request, train=train)
         self._stream = stream.to(request.device)
         self._context = context
 
