@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from lpsgd.lab.suggest import unknown
@@ -28,6 +29,11 @@ class Layout:
     url: str
     md5: str
     files: tuple[PublishedFile, ...]
+
+    def missing(self, root: Path) -> list[str]:
+        """The names of the files that are not under ``root``."""
+        folder = root / self.folder
+        return [file.name for file in self.files if not (folder / file.name).is_file()]
 
 
 @dataclass(frozen=True)

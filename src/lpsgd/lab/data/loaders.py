@@ -45,6 +45,17 @@ class Request:
             raise UserError(f"device is {self.device!r}, which is not usable: {error}") from error
 
 
+def whole(name: str, value: object, *, least: int) -> int:
+    """The option ``name`` as a whole number; from a command line it comes as text."""
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise UserError(f"{name} is {value!r}; allowed: a whole number, {least} or more")
+    return number
+
+
 class Loader(ABC):
     """The examples of one split, as batches on the training device.
 
