@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
+from lpsgd.lab.commands import report
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -27,6 +28,9 @@ def _root(
     if version:
         typer.echo(f"lpsgd {lpsgd.__version__}")
         raise typer.Exit
+
+
+app.command("report")(report.report)
 
 
 def main(arguments: list[str] | None = None) -> int:

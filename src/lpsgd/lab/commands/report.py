@@ -12,16 +12,22 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="A comparison's folder, or any folder that holds runs.", show_default=False
+            metavar="DIR",
+            help="A comparison's folder, or any folder that holds runs.",
+            show_default=False,
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to write the page; DIR/report.html if not given."),
+        typer.Option(
+            "--out", metavar="FILE", help="Where to write the page; DIR/report.html if not given."
+        ),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(help="The optimizer that the others are tested against; the comparison's if not given."),
+        typer.Option(
+            help="The optimizer that the others are tested against; the comparison's if not given."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the analysis as JSON instead of the table.")

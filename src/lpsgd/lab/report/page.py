@@ -6,11 +6,11 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import lpsgd
 from lpsgd.lab.analysis import METRICS, Analysis, Metric, OptimizerResult, Versus
 from lpsgd.lab.files import write_text
 from lpsgd.lab.numbers import MISSING, duration, fixed, p_value, percent, plain, size
@@ -332,11 +332,8 @@ def _flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
 
 
 def _footer(analysis: Analysis) -> Html:
-    try:
-        made_by = f"lpsgd {version('lpsgd')}"
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        made_by = "lpsgd"
-    parts = [element("p", f"Made by {made_by} from ", element("code", analysis.folder), ".")]
+    made_by = f"Made by lpsgd {lpsgd.__version__} from "
+    parts = [element("p", made_by, element("code", analysis.folder), ".")]
     if analysis.command:
         parts.append(element("p", "Command: ", element("code", analysis.command)))
     return join(*parts)
