@@ -27,9 +27,17 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
-  function css(name) { // the colour that a variable has at this moment, as rgb(...)
-    document.body.style.outlineColor = `var(${name})`;
-    return getComputedStyle(document.body).outlineColor;
+  // plotly cannot read CSS variables: what each means at this moment, as rgb(...)
+  let known = {};
+  const probe = document.createElement("i");
+  probe.hidden = true;
+  document.body.append(probe);
+  function css(name) {
+    if (!(name in known)) {
+      probe.style.color = `var(${name})`;
+      known[name] = getComputedStyle(probe).color;
+    }
+    return known[name];
   }
   const colour = (series) => css(`--series-${series % COLOURS}`);
   const dash = (series) => DASHES[Math.floor(series / COLOURS) % DASHES.length];
@@ -162,7 +170,10 @@
     }, { responsive: true, displaylogo: false, displayModeBar: "hover",
          modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"] });
   }
-  function redraw() { drawn.forEach(draw); }
+  function redraw() {
+    known = {};
+    drawn.forEach(draw);
+  }
 
   function place(group) {
     for (const chart of data.charts.filter((chart) => chart.group === group)) {

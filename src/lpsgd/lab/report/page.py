@@ -107,7 +107,7 @@ def _number(text: str, value: float | None, small: str = "") -> Html:
 
 def _name(analysis: Analysis, label: str) -> Html:
     place = [result.label for result in analysis.results].index(label)
-    tag = (element("span", "reference", class_="tag"),) if label == analysis.reference else ()
+    tag = (" ", element("span", "reference", class_="tag")) if label == analysis.reference else ()
     swatch = element("span", class_="swatch", data_series=place)
     return element("th", swatch, label, *tag, scope="row", data_series=place)
 
