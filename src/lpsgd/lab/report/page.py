@@ -142,7 +142,7 @@ def _result_columns() -> list[tuple[str, str]]:
         )
         columns.append(("95 % interval", "Bar: 95 % interval of the mean. Dots: seeds."))
     columns += [
-        (f"Best {metric.title}, chosen on test", "Mean of each run's best epoch; too good.")
+        (f"Best {metric.title}, chosen on test", "Mean of each run's best epoch; optimistic.")
         for metric in METRICS
     ]
     return columns
@@ -162,7 +162,8 @@ def _spread(result: OptimizerResult, metric: Metric, scale: tuple[float, float])
     )
     known = None if final.low is None else repr(final.low)
     body = (drawing,) if values else ()
-    return element("td", *body, element("small", text), class_="drawing", data_value=known)
+    below = () if final.low is None else (element("small", text),)
+    return element("td", *body, *below, class_="drawing", data_value=known)
 
 
 def _best(result: OptimizerResult, metric: Metric) -> tuple[str, float | None, str]:
