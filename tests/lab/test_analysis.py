@@ -139,7 +139,7 @@ def test_diverged_unfinished_and_missing_runs_are_shown_and_left_out(five_seeds)
     results = by_label(analysis)
     assert (results["lion"].complete, results["lion"].diverged) == (4, 1)
     assert results["lion"].final["test_top1"].mean == pytest.approx(sum(WORSE[:4]) / 4)
-    assert results["lion"].versus["test_top1"].pairs == 4
+    assert results["lion"].versus["test_top1"].n == 4
     assert (results["adam"].complete, results["adam"].unfinished) == (3, 2)
     assert "1 of 5 runs of lion diverged; its numbers are of the others only." in analysis.verdict
     assert analysis.notes == (
@@ -162,7 +162,7 @@ def test_pairs_are_the_shared_seeds(tmp_path):
     for seed in (1, 2):
         write_run(root / "b" / str(seed), "lion", seed, history(95.0 + seed, seed=seed))
     versus = by_label(analyse(load_comparison(root)))["lion"].versus["test_top1"]
-    assert (versus.pairs, versus.difference) == (1, pytest.approx(5.0))
+    assert (versus.n, versus.difference) == (1, pytest.approx(5.0))
 
 
 def test_nothing_finished_yet(tmp_path):
