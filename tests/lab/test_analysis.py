@@ -181,6 +181,14 @@ def test_costs(five_seeds):
     assert (sgd.state_bytes, sgd.bytes_per_parameter) == (4000, 4.0)
 
 
+def test_time_per_step_leaves_out_the_first_epoch(tmp_path):
+    write_run(tmp_path / "two", "sgd", 0, history(90.0, seed=0, epochs=2), epochs=2)
+    assert analyse(load_comparison(tmp_path)).results[0].step_seconds == pytest.approx(0.2)
+    write_run(tmp_path / "one", "adam", 0, history(90.0, seed=0, epochs=1), epochs=1)
+    adam = by_label(analyse(load_comparison(tmp_path)))["adam"]
+    assert adam.step_seconds == pytest.approx(0.9)
+
+
 def test_folder_without_a_plan(tmp_path):
     for seed in range(2):
         write_run(tmp_path / f"x/sgd/{seed}", "sgd", seed, history(90.0, seed=seed))

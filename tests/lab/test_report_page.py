@@ -174,7 +174,8 @@ class Opened:
         """The names of the mean lines that a chart shows."""
         return self.tab.evaluate(
             "id => document.querySelector(`#chart-${id} .plot`).data"
-            ".filter(t => t.hoverinfo === 'none').map(t => t.name)",
+            ".filter(t => t.hoverinfo === 'none')"
+            ".map(t => document.querySelectorAll('#toggles button')[t.meta].textContent)",
             chart,
         )
 
@@ -234,15 +235,17 @@ def test_table_sorts_by_a_column_both_ways(opened):
     assert head.get_attribute("aria-sort") == "none"
 
 
-def test_missing_values_sort_last_both_ways(opened):
-    button = opened.tab.locator("#settings thead button").first
-    button.click()
-    first_p = "document.querySelector('#tests-test_top1 td:nth-child(4)')"
-    opened.tab.evaluate(f"{first_p}.removeAttribute('data-value')")
+def test_sorting_goes_by_the_value_not_the_text_and_missing_comes_last(opened):
     p_value = opened.tab.locator("#tests-test_top1 thead button").nth(3)
+    p_value.click()
+    assert opened.column("tests-test_top1", 4) == ["<0.001", "0.847"]
+    p_value.click()
+    assert opened.column("tests-test_top1", 4) == ["0.847", "<0.001"]
+    first = "document.querySelector('#tests-test_top1 td:nth-child(4)')"
+    opened.tab.evaluate(f"{first}.removeAttribute('data-value')")
     for _ in range(2):
         p_value.click()
-        assert opened.column("tests-test_top1", 1) == ["lpsgdm", "adamw"]
+        assert opened.column("tests-test_top1", 4) == ["<0.001", "0.847"]
 
 
 def test_hover_shows_values_and_spread(opened):

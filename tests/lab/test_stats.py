@@ -79,8 +79,8 @@ def test_paired_equals_scipy(pairs):
 def test_paired_ties_and_no_spread():
     ties = stats.paired([90.1, 80.3], [90.1, 80.3])
     assert (ties.difference, ties.p, ties.low, ties.high) == (0, 1, 0, 0)
-    # in floating point these differences are not equal: 90.3 - 90.1 != 80.3 - 80.1
-    shifted = stats.paired([90.3, 80.3, 70.3], [90.1, 80.1, 70.1])
+    # in floating point these differences are not equal: 90.3 - 90.1 != 5.3 - 5.1
+    shifted = stats.paired([90.3, 30.3, 5.3], [90.1, 30.1, 5.1])
     assert shifted.difference == pytest.approx(0.2)
     assert (shifted.sd, shifted.t, shifted.p, shifted.low) == (0, None, None, None)
     one = stats.paired([2.0], [1.0])

@@ -43,9 +43,6 @@
   const dash = (series) => DASHES[Math.floor(series / COLOURS) % DASHES.length];
   const faint = (rgb, share) => rgb.replace("rgb(", "rgba(").replace(")", `, ${share})`);
 
-  // plotly reads names as a kind of HTML, so a name must be escaped even here
-  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-
   // --- optimizers: swatches everywhere, and the buttons that show and hide --------------------
   for (const place of document.querySelectorAll("[data-series]")) {
     const series = Number(place.dataset.series);
@@ -99,7 +96,8 @@
     data.optimizers.forEach((optimizer, series) => {
       const line = optimizer.lines[chart.key];
       if (!line || hidden.has(series)) return;
-      const common = { name: escaped(optimizer.label), type: "scatter" };
+      // plotly reads names as a kind of HTML, so it is never told one
+      const common = { meta: series, type: "scatter" };
       behind.push(...bandTraces(chart, line, series, common));
       for (const seed of line.seeds)
         if (seed.diverged || band.value === "seeds") behind.push(seedTrace(seed, series, common));
