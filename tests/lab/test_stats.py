@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lpsgd.lab import numbers, stats, strict
+from lpsgd.lab.report import html, strip
 
 VALUES = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize("module", [numbers, stats, strict])
+@pytest.mark.parametrize("module", [numbers, stats, strict, html, strip])
 def test_examples_in_docstrings(module):
     assert doctest.testmod(module).failed == 0
 
