@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab.commands import data
+from lpsgd.lab.commands import data, report
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
 )
 app.add_typer(data.app, name="data")
+app.command("report")(report.report)
 
 
 @app.callback(invoke_without_command=True)
