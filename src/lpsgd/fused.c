@@ -47,7 +47,7 @@
 #endif
 
 /* Elements worked on at a time: five such blocks of float32 stay in the first-level cache. */
-enum { BLOCK = 256 };
+enum { BLOCK = 512 };
 /* Elements given to a thread at a time, counted over all tensors laid end to end. The boundaries
  * do not depend on the number of threads, and neither do the sums. */
 enum { CHUNK = 1 << 14 };
@@ -122,30 +122,32 @@ typedef struct {
     ALIGNED int32_t exponent[BLOCK];
 } Stage;
 
-/* The first two thirds of (|x| + eps)^-rho: fills stage for exp2_of. */
-INLINE void log2_of(Stage *restrict stage, const float *restrict x, float eps, int n,
-                    const Power *power)
+/* The first third of a^-rho, for one element. */
+INLINE void split(Stage *restrict stage, int i, float a)
+{
+    int32_t bits = bits_of(a);
+    int32_t e = (bits - 0x3f3504f3) & (int32_t)0xff800000; /* 0x3f3504f3 is sqrt(1/2) */
+    stage->g[i] = float_of(bits - e) - 1.0f;
+    stage->exponent[i] = e;
+}
+
+/* The second third, for a block. */
+INLINE void log2_of(Stage *restrict stage, int n, const Power *power)
 {
     const Power c = *power;
     for (int i = 0; i < n; i++) {
-        int32_t bits = bits_of(fabsf(x[i]) + eps);
-        int32_t e = (bits - 0x3f3504f3) & (int32_t)0xff800000; /* 0x3f3504f3 is sqrt(1/2) */
-        stage->g[i] = float_of(bits - e) - 1.0f;
-        stage->exponent[i] = e;
-    }
-    for (int i = 0; i < n; i++) {
         float f = stage->g[i], f2 = f * f;
         int32_t e = stage->exponent[i];
-        float log2 = f * ((c.log2[0] + c.log2[1] * f) +
-                          f2 * ((c.log2[2] + c.log2[3] * f) + f2 * (c.log2[4] + c.log2[5] * f)));
-        float shift = c.alpha_per_unit * (float)e;
-        float rounded = shift + log2 + (ROUND + LIFT);
-        float n_exact = rounded - (ROUND + LIFT);
-        stage->g[i] = (shift - n_exact) + log2;
+        float log2 = (c.log2[0] + c.log2[1] * f) +
+                     f2 * ((c.log2[2] + c.log2[3] * f) + f2 * (c.log2[4] + c.log2[5] * f));
+        float total = c.alpha_per_unit * (float)e + f * log2;
+        float rounded = total + (ROUND + LIFT);
+        stage->g[i] = total - (rounded - (ROUND + LIFT));
         stage->exponent[i] = (int32_t)((uint32_t)bits_of(rounded) << 23) - e;
     }
 }
 
+/* The last third, for one element. */
 INLINE float exp2_of(const Stage *stage, int i)
 {
     float g = stage->g[i], g2 = g * g;
@@ -189,32 +191,41 @@ INLINE uint16_t to_float16(float value) /* nearest, ties to even; NaN stays NaN 
     return (uint16_t)(sign | (size >= 0x477ff000 ? large : finite));
 }
 
-static size_t size_of(int type) { return type == FLOAT32 ? 4 : 2; }
+INLINE int64_t size_of(int type) { return type == FLOAT32 ? 4 : 2; }
 
-/* The block as float32: the tensor's own memory where it is float32 already, else `room`. */
-INLINE float *load(int type, const void *memory, float *restrict room, int n)
+CLONES static void widen(int type, const uint16_t *restrict half, float *restrict room, int n)
 {
-    const uint16_t *half = memory;
-    if (type == FLOAT32)
-        return (float *)memory;
     if (type == BFLOAT16)
         for (int i = 0; i < n; i++)
             room[i] = from_bfloat16(half[i]);
     else
         for (int i = 0; i < n; i++)
             room[i] = from_float16(half[i]);
-    return room;
 }
 
-INLINE void store(int type, void *memory, const float *restrict room, int n)
+CLONES static void narrow(int type, uint16_t *restrict half, const float *restrict room, int n)
 {
-    uint16_t *half = memory;
     if (type == BFLOAT16)
         for (int i = 0; i < n; i++)
             half[i] = to_bfloat16(room[i]);
-    else if (type == FLOAT16)
+    else
         for (int i = 0; i < n; i++)
             half[i] = to_float16(room[i]);
+}
+
+/* The block as float32: the tensor's own memory where it is float32 already, else `room`. */
+INLINE float *load(int type, const void *memory, float *room, int n)
+{
+    if (type == FLOAT32)
+        return (float *)memory;
+    widen(type, memory, room, n);
+    return room;
+}
+
+INLINE void store(int type, void *memory, const float *room, int n)
+{
+    if (type != FLOAT32)
+        narrow(type, memory, room, n);
 }
 
 /* ---- One block ------------------------------------------------------------------------------ */
@@ -238,24 +249,51 @@ typedef struct {
     float scale;      /* a power of two near max|x| */
 } Partial;
 
+/* Memory for one block: what is not float32 in the tensors, and what the loops hand on. */
+typedef struct {
+    ALIGNED float param[BLOCK], grad[BLOCK], momentum[BLOCK];
+    Stage stage;
+} Rooms;
+
 /* x for a block: the gradient, or the momentum, first moved towards the gradient if asked.
- * A half-precision momentum is read back after rounding, as every path uses what is stored. */
-INLINE const float *direction_input(const Rule *rule, const Piece *piece, int64_t at, int n,
-                                    int advance, float *restrict room_g, float *restrict room_m)
+ * A half-precision momentum is read back after rounding, as every path uses what is stored.
+ * For POWER the stage is made ready for exp2_of. */
+INLINE const float *prepare(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
+                            int advance, Rooms *restrict rooms)
 {
-    const char *grad = piece->grad + at * (int64_t)size_of(rule->grad_type);
-    if (!piece->momentum)
-        return load(rule->grad_type, grad, room_g, n);
-    char *memory = piece->momentum + at * (int64_t)size_of(rule->momentum_type);
-    float *restrict m = load(rule->momentum_type, memory, room_m, n);
-    if (!advance)
-        return m;
-    const float *restrict g = load(rule->grad_type, grad, room_g, n);
-    float weight = rule->weight;
-    for (int i = 0; i < n; i++)
-        m[i] = m[i] + weight * (g[i] - m[i]);
-    store(rule->momentum_type, memory, m, n);
-    return load(rule->momentum_type, memory, room_m, n);
+    Stage *restrict stage = &rooms->stage;
+    const char *grad = piece->grad + at * size_of(rule->grad_type);
+    char *memory = piece->momentum ? piece->momentum + at * size_of(rule->momentum_type) : NULL;
+    float eps = rule->eps, weight = rule->weight;
+    const float *x;
+
+    if (memory && advance) {
+        const float *restrict g = load(rule->grad_type, grad, rooms->grad, n);
+        float *restrict m = load(rule->momentum_type, memory, rooms->momentum, n);
+        x = m;
+        if (kind == POWER && rule->momentum_type == FLOAT32) {
+            for (int i = 0; i < n; i++) {
+                m[i] = m[i] + weight * (g[i] - m[i]);
+                split(stage, i, fabsf(m[i]) + eps);
+            }
+            log2_of(stage, n, &rule->power);
+            return x;
+        }
+        for (int i = 0; i < n; i++)
+            m[i] = m[i] + weight * (g[i] - m[i]);
+        store(rule->momentum_type, memory, m, n);
+        load(rule->momentum_type, memory, rooms->momentum, n);
+    } else if (memory) {
+        x = load(rule->momentum_type, memory, rooms->momentum, n);
+    } else {
+        x = load(rule->grad_type, grad, rooms->grad, n);
+    }
+    if (kind == POWER) {
+        for (int i = 0; i < n; i++)
+            split(stage, i, fabsf(x[i]) + eps);
+        log2_of(stage, n, &rule->power);
+    }
+    return x;
 }
 
 /* u / unit; x - x is zero, and NaN where x is infinite, as inf / inf^rho is. */
@@ -270,83 +308,72 @@ INLINE float direction(int kind, float x, float eps, float rho, const Stage *sta
     return x * exp2_of(stage, i) + (x - x);
 }
 
-INLINE void update_block(int kind, const Rule *rule, float *restrict param,
-                         const float *restrict x, int n, float step)
+/* ---- One range of one tensor ---------------------------------------------------------------- */
+
+#define EACH_BLOCK(piece)                                                                \
+    for (int64_t at = 0, n = BLOCK; n = (piece)->n - at < n ? (piece)->n - at : n, n > 0; at += n)
+
+INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
+                         int advance, float step, Rooms *restrict rooms)
 {
-    Stage stage;
     float eps = rule->eps, rho = rule->power.rho, decay = rule->decay;
-    if (kind == POWER)
-        log2_of(&stage, x, eps, n, &rule->power);
+    char *memory = piece->param + at * size_of(rule->param_type);
+    const float *restrict x = prepare(kind, rule, piece, at, n, advance, rooms);
+    float *restrict param = load(rule->param_type, memory, rooms->param, n);
+    const Stage *restrict stage = &rooms->stage;
     for (int i = 0; i < n; i++)
-        param[i] = decay * param[i] + step * direction(kind, x[i], eps, rho, &stage, i);
+        param[i] = decay * param[i] + step * direction(kind, x[i], eps, rho, stage, i);
+    store(rule->param_type, memory, param, n);
 }
 
-INLINE double sum_of_squares(int kind, const Rule *rule, const float *restrict x, int n)
+INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, int advance, float step)
 {
-    Stage stage;
+    Rooms rooms;
+    EACH_BLOCK(piece)
+    {
+        if (n == BLOCK) /* loops of a known length need no tests for what is left over */
+            update_block(kind, rule, piece, at, BLOCK, advance, step, &rooms);
+        else
+            update_block(kind, rule, piece, at, (int)n, advance, step, &rooms);
+    }
+}
+
+INLINE double squares_kind(int kind, const Rule *rule, const Piece *piece)
+{
+    Rooms rooms;
     float eps = rule->eps, rho = rule->power.rho;
     double sum = 0.0;
-    if (kind == POWER)
-        log2_of(&stage, x, eps, n, &rule->power);
+    EACH_BLOCK(piece)
+    {
+        const float *restrict x = prepare(kind, rule, piece, at, (int)n, 1, &rooms);
 #pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < n; i++) {
-        double u = direction(kind, x[i], eps, rho, &stage, i);
-        sum += u * u;
+        for (int i = 0; i < n; i++) {
+            double u = direction(kind, x[i], eps, rho, &rooms.stage, i);
+            sum += u * u;
+        }
     }
     return sum;
 }
 
-/* sum of (|x|/scale)^q as t^2 (t + tiny)^-rho, q = 2 - rho. */
-INLINE double sum_of_powers(int kind, const Rule *rule, const float *restrict x, int n,
-                            float inverse_scale)
-{
-    Stage stage;
-    ALIGNED float t[BLOCK];
-    const float tiny = 1e-30f;
-    double sum = 0.0;
-    for (int i = 0; i < n; i++)
-        t[i] = fabsf(x[i]) * inverse_scale;
-    if (kind == POWER)
-        log2_of(&stage, t, tiny, n, &rule->power);
-#pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < n; i++)
-        sum += kind == POWER ? t[i] * direction(POWER, t[i], tiny, 0.0f, &stage, i) : t[i];
-    return sum;
-}
-
-/* ---- One range of one tensor ---------------------------------------------------------------- */
-
-#define BY_KIND(call)                        \
-    switch (rule->kind) {                    \
-    case TWO: { enum { kind = TWO }; call; break; }           \
-    case INFINITE: { enum { kind = INFINITE }; call; break; } \
-    case POWER: { enum { kind = POWER }; call; break; }       \
-    default: { enum { kind = LIBM }; call; break; }           \
+/* The loops are compiled once for each kind. */
+#define BY_KIND(kind, call)                   \
+    switch (kind) {                           \
+    case TWO: call(TWO); break;               \
+    case INFINITE: call(INFINITE); break;     \
+    case POWER: call(POWER); break;           \
+    default: call(LIBM); break;               \
     }
 
 CLONES static void update_piece(const Rule *rule, const Piece *piece, int advance, float step)
 {
-    ALIGNED float room_p[BLOCK], room_g[BLOCK], room_m[BLOCK];
-    for (int64_t at = 0; at < piece->n; at += BLOCK) {
-        int n = (int)(piece->n - at < BLOCK ? piece->n - at : BLOCK);
-        char *memory = piece->param + at * (int64_t)size_of(rule->param_type);
-        const float *x = direction_input(rule, piece, at, n, advance, room_g, room_m);
-        float *param = load(rule->param_type, memory, room_p, n);
-        BY_KIND(update_block(kind, rule, param, x, n, step))
-        store(rule->param_type, memory, param, n);
-    }
+#define UPDATE(kind) update_kind(kind, rule, piece, advance, step)
+    BY_KIND(rule->kind, UPDATE)
 }
 
 CLONES static void rms_piece(const Rule *rule, const Piece *piece, Partial *partial)
 {
-    ALIGNED float room_g[BLOCK], room_m[BLOCK];
-    double sum = 0.0;
-    for (int64_t at = 0; at < piece->n; at += BLOCK) {
-        int n = (int)(piece->n - at < BLOCK ? piece->n - at : BLOCK);
-        const float *x = direction_input(rule, piece, at, n, 1, room_g, room_m);
-        BY_KIND(sum += sum_of_squares(kind, rule, x, n))
-    }
-    partial->sum = sum;
+#define SQUARES(kind) partial->sum = squares_kind(kind, rule, piece)
+    BY_KIND(rule->kind, SQUARES)
     partial->scale = 1.0f;
 }
 
@@ -366,15 +393,35 @@ INLINE float scale_below(int32_t largest)
     return float_of(exponent < (2 << 23) ? 2 << 23 : exponent);
 }
 
+/* sum of (|x|/scale)^q over a block, in units of power.unit for POWER: t^2 (t + tiny)^-rho. */
+INLINE double sum_of_powers(int kind, const Rule *rule, const float *restrict x, int n,
+                            float inverse_scale)
+{
+    Stage stage;
+    const float tiny = 1e-30f;
+    double sum = 0.0;
+    if (kind == POWER) {
+        for (int i = 0; i < n; i++)
+            split(&stage, i, fabsf(x[i]) * inverse_scale + tiny);
+        log2_of(&stage, n, &rule->power);
+    }
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < n; i++) {
+        float t = fabsf(x[i]) * inverse_scale;
+        sum += kind == POWER ? t * direction(POWER, t, tiny, 0.0f, &stage, i) : t;
+    }
+    return sum;
+}
+
 CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *partial)
 {
-    ALIGNED float room_g[BLOCK], room_m[BLOCK];
+    Rooms rooms;
     double q = 2.0 - rule->power.rho;
     partial->sum = 0.0;
     partial->scale = scale_below(0);
-    for (int64_t at = 0; at < piece->n; at += BLOCK) {
-        int n = (int)(piece->n - at < BLOCK ? piece->n - at : BLOCK);
-        const float *x = direction_input(rule, piece, at, n, 1, room_g, room_m);
+    EACH_BLOCK(piece)
+    {
+        const float *restrict x = prepare(TWO, rule, piece, at, (int)n, 1, &rooms);
         int32_t largest = 0; /* as bits, which are ordered as the values are, NaN above all */
         for (int i = 0; i < n; i++) {
             int32_t size = bits_of(x[i]) & 0x7fffffff;
@@ -384,9 +431,10 @@ CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *par
         if (largest >= 0x7f800000)
             block.sum = NAN;
         else if (rule->kind == INFINITE)
-            block.sum = sum_of_powers(INFINITE, rule, x, n, 1.0f / block.scale);
+            block.sum = sum_of_powers(INFINITE, rule, x, (int)n, 1.0f / block.scale);
         else
-            block.sum = rule->power.unit * sum_of_powers(POWER, rule, x, n, 1.0f / block.scale);
+            block.sum = rule->power.unit *
+                        sum_of_powers(POWER, rule, x, (int)n, 1.0f / block.scale);
         *partial = merge(*partial, block, q);
     }
 }
@@ -428,10 +476,10 @@ static void do_chunk(const Work *work, int64_t chunk)
             continue;
         Piece piece;
         piece.n = to - from;
-        piece.param = (char *)work->params[t] + from * (int64_t)size_of(rule->param_type);
-        piece.grad = (const char *)work->grads[t] + from * (int64_t)size_of(rule->grad_type);
+        piece.param = (char *)work->params[t] + from * size_of(rule->param_type);
+        piece.grad = (const char *)work->grads[t] + from * size_of(rule->grad_type);
         piece.momentum = work->momenta ? (char *)work->momenta[t] +
-                                             from * (int64_t)size_of(rule->momentum_type)
+                                             from * size_of(rule->momentum_type)
                                        : NULL;
         if (work->steps)
             update_piece(rule, &piece, work->advance, work->steps[t]);
