@@ -255,42 +255,41 @@ typedef struct {
     Stage stage;
 } Rooms;
 
-/* x for a block: the gradient, or the momentum, first moved towards the gradient if asked.
- * A half-precision momentum is read back after rounding, as every path uses what is stored.
+/* x for a block: the gradient, or the momentum moved towards the gradient, which is stored only if
+ * `write` says so: a reduction reads, the update after it computes the same again and writes. (A
+ * half-precision momentum that had been stored would be rounded when the update reads it.)
  * For POWER the stage is made ready for exp2_of. */
 INLINE const float *prepare(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
-                            int advance, Rooms *restrict rooms)
+                            int write, Rooms *restrict rooms)
 {
     Stage *restrict stage = &rooms->stage;
-    const char *grad = piece->grad + at * size_of(rule->grad_type);
-    char *memory = piece->momentum ? piece->momentum + at * size_of(rule->momentum_type) : NULL;
     float eps = rule->eps, weight = rule->weight;
-    const float *x;
+    const float *restrict g =
+        load(rule->grad_type, piece->grad + at * size_of(rule->grad_type), rooms->grad, n);
+    const float *x = g;
 
-    if (memory && advance) {
-        const float *restrict g = load(rule->grad_type, grad, rooms->grad, n);
-        float *restrict m = load(rule->momentum_type, memory, rooms->momentum, n);
-        x = m;
-        if (kind == POWER && rule->momentum_type == FLOAT32) {
+    if (piece->momentum) {
+        char *memory = piece->momentum + at * size_of(rule->momentum_type);
+        float *m = load(rule->momentum_type, memory, rooms->momentum, n);
+        float *moved = write ? m : rooms->momentum;
+        x = moved;
+        if (kind == POWER && write) { /* the one loop that every step of LPSGDM runs */
+            float *restrict both = m;
             for (int i = 0; i < n; i++) {
-                m[i] = m[i] + weight * (g[i] - m[i]);
-                split(stage, i, fabsf(m[i]) + eps);
+                both[i] = both[i] + weight * (g[i] - both[i]);
+                split(stage, i, fabsf(both[i]) + eps);
             }
-            log2_of(stage, n, &rule->power);
-            return x;
+        } else {
+            for (int i = 0; i < n; i++)
+                moved[i] = m[i] + weight * (g[i] - m[i]);
         }
-        for (int i = 0; i < n; i++)
-            m[i] = m[i] + weight * (g[i] - m[i]);
-        store(rule->momentum_type, memory, m, n);
-        load(rule->momentum_type, memory, rooms->momentum, n);
-    } else if (memory) {
-        x = load(rule->momentum_type, memory, rooms->momentum, n);
-    } else {
-        x = load(rule->grad_type, grad, rooms->grad, n);
+        if (write)
+            store(rule->momentum_type, memory, moved, n);
     }
     if (kind == POWER) {
-        for (int i = 0; i < n; i++)
-            split(stage, i, fabsf(x[i]) + eps);
+        if (!(piece->momentum && write))
+            for (int i = 0; i < n; i++)
+                split(stage, i, fabsf(x[i]) + eps);
         log2_of(stage, n, &rule->power);
     }
     return x;
@@ -314,11 +313,11 @@ INLINE float direction(int kind, float x, float eps, float rho, const Stage *sta
     for (int64_t at = 0, n = BLOCK; n = (piece)->n - at < n ? (piece)->n - at : n, n > 0; at += n)
 
 INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
-                         int advance, float step, Rooms *restrict rooms)
+                         float step, Rooms *restrict rooms)
 {
     float eps = rule->eps, rho = rule->power.rho, decay = rule->decay;
     char *memory = piece->param + at * size_of(rule->param_type);
-    const float *restrict x = prepare(kind, rule, piece, at, n, advance, rooms);
+    const float *restrict x = prepare(kind, rule, piece, at, n, 1, rooms);
     float *restrict param = load(rule->param_type, memory, rooms->param, n);
     const Stage *restrict stage = &rooms->stage;
     for (int i = 0; i < n; i++)
@@ -326,15 +325,15 @@ INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t
     store(rule->param_type, memory, param, n);
 }
 
-INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, int advance, float step)
+INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, float step)
 {
     Rooms rooms;
     EACH_BLOCK(piece)
     {
         if (n == BLOCK) /* loops of a known length need no tests for what is left over */
-            update_block(kind, rule, piece, at, BLOCK, advance, step, &rooms);
+            update_block(kind, rule, piece, at, BLOCK, step, &rooms);
         else
-            update_block(kind, rule, piece, at, (int)n, advance, step, &rooms);
+            update_block(kind, rule, piece, at, (int)n, step, &rooms);
     }
 }
 
@@ -345,7 +344,7 @@ INLINE double squares_kind(int kind, const Rule *rule, const Piece *piece)
     double sum = 0.0;
     EACH_BLOCK(piece)
     {
-        const float *restrict x = prepare(kind, rule, piece, at, (int)n, 1, &rooms);
+        const float *restrict x = prepare(kind, rule, piece, at, (int)n, 0, &rooms);
 #pragma omp simd reduction(+ : sum)
         for (int i = 0; i < n; i++) {
             double u = direction(kind, x[i], eps, rho, &rooms.stage, i);
@@ -364,9 +363,9 @@ INLINE double squares_kind(int kind, const Rule *rule, const Piece *piece)
     default: call(LIBM); break;               \
     }
 
-CLONES static void update_piece(const Rule *rule, const Piece *piece, int advance, float step)
+CLONES static void update_piece(const Rule *rule, const Piece *piece, float step)
 {
-#define UPDATE(kind) update_kind(kind, rule, piece, advance, step)
+#define UPDATE(kind) update_kind(kind, rule, piece, step)
     BY_KIND(rule->kind, UPDATE)
 }
 
@@ -421,7 +420,7 @@ CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *par
     partial->scale = scale_below(0);
     EACH_BLOCK(piece)
     {
-        const float *restrict x = prepare(TWO, rule, piece, at, (int)n, 1, &rooms);
+        const float *restrict x = prepare(TWO, rule, piece, at, (int)n, 0, &rooms);
         int32_t largest = 0; /* as bits, which are ordered as the values are, NaN above all */
         for (int i = 0; i < n; i++) {
             int32_t size = bits_of(x[i]) & 0x7fffffff;
@@ -449,7 +448,6 @@ typedef struct {
     const int64_t *starts; /* tensors + 1: where each begins when laid end to end, padded */
     Partial *partials;     /* while reducing: that of chunk c and tensor t is number c + t */
     const float *steps;    /* while updating: one step size for each tensor */
-    int advance;
 } Work;
 
 static int64_t tensor_at(const Work *work, int64_t position)
@@ -482,7 +480,7 @@ static void do_chunk(const Work *work, int64_t chunk)
                                              from * size_of(rule->momentum_type)
                                        : NULL;
         if (work->steps)
-            update_piece(rule, &piece, work->advance, work->steps[t]);
+            update_piece(rule, &piece, work->steps[t]);
         else if (rule->normalize == NORMALIZE_RMS)
             rms_piece(rule, &piece, &work->partials[chunk + t]);
         else
@@ -547,7 +545,7 @@ EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
                       double eps, int normalize, int maximize, int threads)
 {
     Work work = {.tensors = tensors, .params = params, .grads = grads, .momenta = momenta,
-                 .sizes = sizes, .advance = 1};
+                 .sizes = sizes};
     Rule *rule = &work.rule;
     rule->param_type = param_type;
     rule->grad_type = grad_type;
@@ -574,10 +572,8 @@ EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
     int failed = !starts || !steps || (rule->normalize != NORMALIZE_NONE && !work.partials);
     if (!failed) {
         double step = (maximize ? lr : -lr) * (rule->kind == POWER ? rule->power.unit : 1.0);
-        if (rule->normalize != NORMALIZE_NONE) {
+        if (rule->normalize != NORMALIZE_NONE)
             do_all(&work, threads);
-            work.advance = 0;
-        }
         for (int64_t t = 0; t < tensors; t++)
             steps[t] = (float)(work.partials && sizes[t] ? step * factor(&work, t, p, eps) : step);
         work.steps = steps;
