@@ -2,7 +2,7 @@
  *
  *     m     <- m + (1 - momentum) (g - m)              (LPSGDM; LPSGD has x = g)
  *     u     <- x / (|x| + eps)^rho,  x = m or g,       rho = 1 - 1/(p - 1)
- *     theta <- (1 - lr weight_decay) theta - lr u      (+ lr u to maximize)
+ *     theta <- keep theta + step u                     keep = 1 - lr weight_decay, step = -lr
  *
  * with `normalize` multiplying u by one factor per tensor, which needs a pass of its own before
  * the update. All arithmetic is float32 (sums are float64); half-precision tensors are widened
@@ -233,7 +233,7 @@ INLINE void store(int type, void *memory, const float *room, int n)
 typedef struct {
     int param_type, grad_type, momentum_type, kind, normalize;
     float weight; /* 1 - momentum */
-    float eps, decay;
+    float eps, keep;
     Power power;
 } Rule;
 
@@ -315,13 +315,13 @@ INLINE float direction(int kind, float x, float eps, float rho, const Stage *sta
 INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
                          float step, Rooms *restrict rooms)
 {
-    float eps = rule->eps, rho = rule->power.rho, decay = rule->decay;
+    float eps = rule->eps, rho = rule->power.rho, keep = rule->keep;
     char *memory = piece->param + at * size_of(rule->param_type);
     const float *restrict x = prepare(kind, rule, piece, at, n, 1, rooms);
     float *restrict param = load(rule->param_type, memory, rooms->param, n);
     const Stage *restrict stage = &rooms->stage;
     for (int i = 0; i < n; i++)
-        param[i] = decay * param[i] + step * direction(kind, x[i], eps, rho, stage, i);
+        param[i] = keep * param[i] + step * direction(kind, x[i], eps, rho, stage, i);
     store(rule->param_type, memory, param, n);
 }
 
@@ -541,8 +541,8 @@ EXPORT int lpsgd_threads_available(void)
  * chunk; nothing has been changed then). `momenta` is NULL for LPSGD. */
 EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
                       void *const *momenta, const int64_t *sizes, int param_type, int grad_type,
-                      int momentum_type, double lr, double momentum, double p, double weight_decay,
-                      double eps, int normalize, int maximize, int threads)
+                      int momentum_type, double p, double step, double keep, double momentum,
+                      double eps, int normalize, int threads)
 {
     Work work = {.tensors = tensors, .params = params, .grads = grads, .momenta = momenta,
                  .sizes = sizes};
@@ -552,7 +552,7 @@ EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
     rule->momentum_type = momentum_type;
     rule->weight = (float)(1.0 - momentum);
     rule->eps = (float)eps;
-    rule->decay = (float)(1.0 - lr * weight_decay);
+    rule->keep = (float)keep;
     rule->power = power_of(p);
     rule->kind = p == 2.0 ? TWO : isinf(p) ? INFINITE : eps < SMALLEST_EPS ? LIBM : POWER;
     /* rho = 0 makes the dual factor one. */
@@ -571,7 +571,7 @@ EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
     }
     int failed = !starts || !steps || (rule->normalize != NORMALIZE_NONE && !work.partials);
     if (!failed) {
-        double step = (maximize ? lr : -lr) * (rule->kind == POWER ? rule->power.unit : 1.0);
+        step *= rule->kind == POWER ? rule->power.unit : 1.0;
         if (rule->normalize != NORMALIZE_NONE)
             do_all(&work, threads);
         for (int64_t t = 0; t < tensors; t++)

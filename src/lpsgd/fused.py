@@ -3,10 +3,11 @@ r"""The fused update: one pass over parameter, gradient and momentum, for all te
 It is a small C library, compiled from ``fused.c`` when the package is installed::
 
     m     <- m + (1 - momentum) (g - m)
-    theta <- (1 - lr weight_decay) theta - lr factor m / (|m| + eps)^rho
+    theta <- keep theta + step factor m / (|m| + eps)^rho
 
-with m = g for LPSGD. ``factor`` is 1, or with ``normalize`` one number for each tensor, found by a
-pass of its own before. The arithmetic is float32, the number of threads is torch's.
+with keep = 1 - lr weight_decay and step = -lr; for LPSGD m is g. ``factor`` is 1, or with
+``normalize`` one number for each tensor, found by a pass of its own before. The arithmetic is
+float32, the number of threads is torch's.
 
 :func:`unavailable` says whether the library is there, :func:`refusal` whether it takes given
 tensors.
@@ -26,12 +27,13 @@ from torch import Tensor
 
 from lpsgd.geometry import Normalize
 
-__all__ = ["kernel_step", "opaque_step", "refusal", "unavailable"]
+__all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
 
 Kernel: TypeAlias = Callable[..., int]
 
 # What the numbers mean to fused.c.
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_PLAIN = (torch.nn.Parameter, Tensor)
 _NORMALIZE: dict[Normalize, int] = {None: 0, "rms": 1, "dual": 2}
 
 
@@ -39,7 +41,7 @@ def load(path: Path) -> Kernel:
     """The kernel in the library at ``path``; OSError if it cannot be loaded."""
     step = ctypes.CDLL(os.fspath(path)).lpsgd_step
     count, address, real, flag = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.c_int
-    step.argtypes = [count, *[address] * 4, *[flag] * 3, *[real] * 5, *[flag] * 3]
+    step.argtypes = [count, *[address] * 4, *[flag] * 3, *[real] * 5, *[flag] * 2]
     step.restype = flag
     return step
 
@@ -73,21 +75,24 @@ def refusal(
     params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
 ) -> str | None:
     """Why the kernel cannot step these tensors, or None if it can."""
+    if not are_plain(params):
+        odd = next(param for param in params if type(param) not in _PLAIN)
+        return f"it takes plain tensors, and a parameter is a {type(odd).__name__}"
     if _kernel is None:
         return _why_not
-    # Few different combinations among many tensors: one set is faster than many questions.
     contiguous = True
-    for kind, on_cpu, dtype, plain in {
-        (type(t), t.is_cpu, t.dtype, t.is_contiguous()) for t in (*params, *grads, *buffers)
-    }:
-        if kind is not torch.nn.Parameter and kind is not Tensor:
-            return f"the kernel takes plain tensors, not a {kind.__name__}"
-        if not on_cpu:
-            return "the kernel runs on a CPU, and a tensor lies elsewhere"
-        if dtype not in _TYPES:
-            return f"the kernel takes float32, bfloat16 and float16, not {dtype}"
-        contiguous = contiguous and plain
+    for tensor in (*params, *grads, *buffers):
+        if not tensor.is_cpu:
+            return f"the kernel runs on a CPU, and a tensor lies on {tensor.device}"
+        if tensor.dtype not in _TYPES:
+            return f"the kernel takes float32, bfloat16 and float16, not {tensor.dtype}"
+        contiguous = contiguous and tensor.is_contiguous()
     return None if contiguous else _layout_refusal(params, buffers)
+
+
+def are_plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
+    return all(type(tensor) in _PLAIN for tensor in tensors)
 
 
 def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str | None:
@@ -124,21 +129,20 @@ def kernel_step(
     grads: Sequence[Tensor],
     buffers: Sequence[Tensor] | None,
     *,
-    lr: float,
-    momentum: float,
     p: float,
-    weight_decay: float,
+    step: float,
+    keep: float,
+    momentum: float,
     eps: float,
     normalize: Normalize,
-    maximize: bool,
     kernel: Kernel | None = None,
 ) -> None:
     """One step on tensors that :func:`refusal` accepts, alike in dtype within each list.
 
     ``kernel`` stands in for the installed one.
     """
-    step = kernel if kernel is not None else _kernel
-    if step is None:
+    kernel = kernel if kernel is not None else _kernel
+    if kernel is None:
         raise RuntimeError(_why_not)
     grads = [
         grad if _same_order(param, grad) else torch.empty_like(param, dtype=grad.dtype).copy_(grad)
@@ -147,19 +151,17 @@ def kernel_step(
     lists = (params, grads, buffers or ())
     addresses = [array("Q", [tensor.data_ptr() for tensor in tensors]) for tensors in lists]
     sizes = array("q", [param.numel() for param in params])
-    types = [_TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists]
-    failed = step(
+    failed = kernel(
         len(params),
         *[block.buffer_info()[0] if block else None for block in addresses],
         sizes.buffer_info()[0],
-        *types,
-        lr,
-        momentum,
+        *[_TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists],
         p,
-        weight_decay,
+        step,
+        keep,
+        momentum,
         eps,
         _NORMALIZE[normalize],
-        maximize,
         torch.get_num_threads(),
     )
     if failed:
@@ -169,55 +171,41 @@ def kernel_step(
 
 
 @torch.library.custom_op("lpsgd::step", mutates_args=("params", "buffers"), device_types="cpu")
-def _step_op(
+def _step_operator(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     buffers: Sequence[Tensor],
-    lr: Tensor,
     p: Tensor,
+    step: Tensor,
+    keep: Tensor,
     momentum: float,
-    weight_decay: float,
     eps: float,
     normalize: str,
-    maximize: bool,
 ) -> None:
     kernel_step(
         params,
         grads,
         buffers,
-        lr=lr.item(),
-        momentum=momentum,
         p=p.item(),
-        weight_decay=weight_decay,
+        step=step.item(),
+        keep=keep.item(),
+        momentum=momentum,
         eps=eps,
         normalize=normalize or None,  # type: ignore[arg-type]
-        maximize=maximize,
     )
 
 
-def opaque_step(
+def operator_step(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     buffers: Sequence[Tensor] | None,
     *,
-    lr: Tensor,
-    momentum: float,
     p: Tensor,
-    weight_decay: float,
+    step: Tensor,
+    keep: Tensor,
+    momentum: float,
     eps: float,
     normalize: Normalize,
-    maximize: bool,
 ) -> None:
-    """The same as one operator that a compiler does not look into; lr and p are 0-d tensors."""
-    _step_op(
-        params,
-        grads,
-        buffers or [],
-        lr,
-        p,
-        momentum,
-        weight_decay,
-        eps,
-        normalize or "",
-        maximize,
-    )
+    """:func:`kernel_step` as one operator that ``torch.compile`` does not look into."""
+    _step_operator(params, grads, buffers or [], p, step, keep, momentum, eps, normalize or "")
