@@ -24,7 +24,7 @@ from lpsgd import checks, geometry
 from lpsgd import fused as fused_kernel
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.schedule import PFunction
+from lpsgd.schedule import PFunction, exponent_dtype
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 
@@ -239,6 +239,8 @@ def lp_descent(
     Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
     around: the rule is odd in x, so the buffer averages the gradient as it was given.
     """
+    if isinstance(lr, Tensor):
+        lr = lr.squeeze()  # a tensor of one element may have dimensions; the step must not
     if torch.compiler.is_compiling():
         lr, p = _as_tensor(lr, params[0].device), _as_tensor(p, params[0].device)
     elif not (capturable or differentiable):
@@ -312,11 +314,10 @@ def _as_number(value: float | Tensor) -> float:
 
 
 def _as_tensor(value: float | Tensor, device: torch.device) -> Tensor:
-    """A number as a 0-d tensor that a compiled graph computes, so that its value is not fixed."""
+    """A number as a 0-d tensor that a compiled graph computes: its value is not built in."""
     if isinstance(value, Tensor):
         return value
-    dtype = torch.float32 if device.type == "mps" else torch.float64
-    return torch.ones((), dtype=dtype, device=device) * value
+    return torch.ones((), dtype=exponent_dtype(device), device=device) * value
 
 
 def _real(tensor: Tensor) -> Tensor:
