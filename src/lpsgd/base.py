@@ -207,13 +207,15 @@ class LpOptimizer(Optimizer):
         Its name and form are torch's: ``torch.compile`` runs it once, outside of the graph.
         """
         step = self._step_tensor(group)
+        named_buffers = list(zip(self._buffer_names(group), buffers, strict=True))
         for param in group["params"]:
-            if param.grad is None:
+            grad = param.grad
+            if grad is None:
                 continue
-            if param.grad.layout != torch.strided:
+            if grad.layout != torch.strided:
                 raise RuntimeError(
                     f"{type(self).__name__} does not take sparse gradients (layout "
-                    f"{param.grad.layout}): every coordinate of its momentum and step is dense. "
+                    f"{grad.layout}): every coordinate of its momentum and step is dense. "
                     "Use nn.Embedding(sparse=False), call .to_dense() on the gradient, or give "
                     "these parameters to torch.optim.SparseAdam"
                 )
@@ -223,8 +225,8 @@ class LpOptimizer(Optimizer):
             state = self.state[param]
             state["step"] = step  # one object for the group, also where a tool has split it
             params.append(param)
-            grads.append(param.grad)
-            for name, held in zip(self._buffer_names(group), buffers, strict=True):
+            grads.append(grad)
+            for name, held in named_buffers:
                 if name not in state:
                     state[name] = self._new_buffer(name, param, group)
                 held.append(state[name])
