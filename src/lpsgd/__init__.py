@@ -1,1 +1,59 @@
-"""l_p-norm steepest descent for PyTorch."""
+"""l_p-norm steepest descent for PyTorch: drop-in optimizers whose norm exponent p is annealed.
+
+>>> import torch
+>>> from lpsgd import LPSGDM, CosineP
+>>> model = torch.nn.Linear(10, 1)
+>>> optimizer = LPSGDM(model.parameters(), lr=1e-3, p=CosineP(6, total_steps=1000))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lpsgd.groups import param_groups as param_groups
+    from lpsgd.optimizer import LPSGD as LPSGD
+    from lpsgd.optimizer import LPSGDM as LPSGDM
+    from lpsgd.schedule import ConstantP as ConstantP
+    from lpsgd.schedule import CosineP as CosineP
+    from lpsgd.schedule import LinearAlpha as LinearAlpha
+    from lpsgd.schedule import LinearP as LinearP
+    from lpsgd.schedule import PScheduler as PScheduler
+
+# Names are loaded on first use, so that the command line shows its help without loading torch.
+_HOMES = {
+    "LPSGD": "optimizer",
+    "LPSGDM": "optimizer",
+    "CosineP": "schedule",
+    "LinearP": "schedule",
+    "ConstantP": "schedule",
+    "LinearAlpha": "schedule",
+    "PScheduler": "schedule",
+    "param_groups": "groups",
+}
+
+__all__ = [
+    "LPSGD",
+    "LPSGDM",
+    "ConstantP",
+    "CosineP",
+    "LinearAlpha",
+    "LinearP",
+    "PScheduler",
+    "param_groups",
+]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'lpsgd' has no attribute {name!r}")
+    value = getattr(import_module(f"lpsgd.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

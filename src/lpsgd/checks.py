@@ -1,0 +1,121 @@
+"""Checks of arguments. Each error names the argument, the value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Check: TypeAlias = Callable[[str, Any], None]
+
+
+def _fail(name: str, value: object, allowed: str) -> None:
+    raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_scalar_tensor(value: object) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+
+
+def check_at_least(name: str, value: float, least: float, *, bound_name: str = "") -> None:
+    """``value`` is a number no smaller than ``least``."""
+    if not (_is_number(value) and value >= least):
+        bound = f"{bound_name}={least}" if bound_name else f"{least}"
+        _fail(name, value, f"a number >= {bound}")
+
+
+def check_positive_int(name: str, value: object) -> None:
+    """``value`` is a whole number from 1 up."""
+    if not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        _fail(name, value, "a whole number >= 1")
+
+
+def check_exponent(name: str, value: object) -> None:
+    """``value`` is a norm exponent: a number from 2 to infinity."""
+    if not (_is_number(value) and value >= 2):  # type: ignore[operator]
+        _fail(name, value, "a number from 2 to inf")
+
+
+def non_negative(name: str, value: object) -> None:
+    """``value`` is a finite number >= 0."""
+    if not (_is_number(value) and 0 <= value < math.inf):  # type: ignore[operator]
+        _fail(name, value, "a finite number >= 0")
+
+
+def positive(name: str, value: object) -> None:
+    """``value`` is a finite number > 0."""
+    if not (_is_number(value) and 0 < value < math.inf):  # type: ignore[operator]
+        _fail(name, value, "a finite number > 0")
+
+
+def fraction(name: str, value: object) -> None:
+    """``value`` lies in [0, 1)."""
+    if not (_is_number(value) and 0 <= value < 1):  # type: ignore[operator]
+        _fail(name, value, "a number in [0, 1)")
+
+
+def rate(name: str, value: object) -> None:
+    """``value`` is a learning rate: a finite number >= 0 or a tensor of one element."""
+    if isinstance(value, Tensor):
+        if not _is_scalar_tensor(value):
+            _fail(name, value, "a finite number >= 0 or a real tensor of one element")
+        if value.device.type != "cpu":
+            return  # looking at the value would make the host wait for the device
+        non_negative(name, value.item())
+    else:
+        non_negative(name, value)
+
+
+def flag(name: str, value: object) -> None:
+    """``value`` is True or False."""
+    if not isinstance(value, bool):
+        _fail(name, value, "True or False")
+
+
+def optional_flag(name: str, value: object) -> None:
+    """``value`` is True, False or None."""
+    if value is not None and not isinstance(value, bool):
+        _fail(name, value, "True, False or None")
+
+
+def floating_dtype(name: str, value: object) -> None:
+    """``value`` is None or a floating-point dtype."""
+    if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
+        _fail(name, value, "None or a floating-point torch.dtype")
+
+
+def one_of(*allowed: object) -> Check:
+    """A check that the value is one of ``allowed``."""
+
+    def check(name: str, value: object) -> None:
+        if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
+            _fail(name, value, "one of " + ", ".join(map(repr, allowed)))
+
+    return check
+
+
+def exponent_or_schedule(name: str, value: object) -> None:
+    """``value`` is a p: a number from 2 to inf, a 0-d tensor, or a schedule ``step -> p``."""
+    if isinstance(value, Tensor):
+        if not _is_scalar_tensor(value) or value.dim() != 0:
+            _fail(name, value, "a number from 2 to inf, a real 0-d tensor, or a schedule step -> p")
+        if value.device.type == "cpu":
+            check_exponent(name, float(value))
+    elif not callable(value):
+        if not _is_number(value):
+            _fail(name, value, "a number from 2 to inf, a real 0-d tensor, or a schedule step -> p")
+        check_exponent(name, value)
+
+
+def check_settings(checks: Mapping[str, Check], settings: Mapping[str, Any]) -> None:
+    """Check every setting that has a check."""
+    for name, check in checks.items():
+        if name in settings:
+            check(name, settings[name])
