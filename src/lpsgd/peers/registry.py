@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+_COMMA = re.compile(r",(?![^(\[]*[)\]])")  # not inside parentheses
 P_SCHEDULES = ("cosine", "cosine-step", "linear", "constant", "linear-alpha")
 
 
@@ -106,10 +107,25 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name, parse_settings(rest) if rest else {}
 
 
+def split_list(text: str) -> list[str]:
+    """Split several optimizers; what looks like ``setting=value`` belongs to the one before it.
+
+    >>> split_list("sgd,lpsgdm:lr=1e-3,p=6,adamw")
+    ['sgd', 'lpsgdm:lr=1e-3,p=6', 'adamw']
+    """
+    found: list[str] = []
+    for part in _COMMA.split(text):
+        if found and ":" not in part.partition("=")[0] and "=" in part:
+            found[-1] += f",{part.strip()}"
+        elif part.strip():
+            found.append(part.strip())
+    return found
+
+
 def parse_settings(text: str) -> dict[str, Any]:
     """Read ``setting=value,setting=value``; parentheses hold a list."""
     settings: dict[str, Any] = {}
-    for part in re.split(r",(?![^(\[]*[)\]])", text):
+    for part in _COMMA.split(text):
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise ValueError(f"cannot read the setting {part!r}: write setting=value")
@@ -193,6 +209,19 @@ def _check_open_settings(
         if key not in spec.settings and key not in optimizer.defaults:
             allowed = {*spec.settings, *optimizer.defaults}
             raise ValueError(f"optimizer {spec.name!r}: {unknown('setting', key, allowed)}")
+
+
+def try_out(name: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError now for settings that `build` would reject later.
+
+    A factory by import path may need the real model, so only its names are checked.
+    """
+    check_settings(name, settings)
+    if is_import_path(name) and not inspect.isclass(_import(name)):
+        return
+    from torch import nn
+
+    build(name, nn.Linear(2, 2), settings, total_steps=2, steps_per_epoch=1, total_epochs=2)
 
 
 def _describe_import(path: str) -> OptimizerSpec:
