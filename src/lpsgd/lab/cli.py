@@ -7,6 +7,9 @@ import sys
 import typer
 from rich.console import Console
 
+from lpsgd.lab.commands.compare import compare
+from lpsgd.lab.commands.optimizers import optimizers
+from lpsgd.lab.commands.train import train
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -17,6 +20,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
 )
+
+app.command()(train)
+app.command()(compare)
+app.command()(optimizers)
 
 
 @app.callback(invoke_without_command=True)

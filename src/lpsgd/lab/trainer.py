@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import get_ema_multi_avg_fn as average
 
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
@@ -95,7 +96,9 @@ class Trainer:
         self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.ema = (
             AveragedModel(
-                self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema), use_buffers=True
+                self.model,
+                multi_avg_fn=average(recipe.ema),  # type: ignore[no-untyped-call]
+                use_buffers=True,
             )
             if recipe.ema
             else None
@@ -114,7 +117,7 @@ class Trainer:
     # ------------------------------------------------------------------ one step
 
     def train_step(self, inputs: Tensor, targets: Tensor, *, measure: bool = False) -> None:
-        """Take one optimizer step; ``measure`` adds the size of the step and the gradient's density."""
+        """Take one optimizer step; ``measure`` adds its size and the gradient's density."""
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * self.lr_factor(self.step)
         loss, nll, correct = self._backward(inputs, targets)
@@ -165,12 +168,10 @@ class Trainer:
 
     def _fill_gradients(self, loss: Tensor) -> None:
         if not self.recipe.create_graph:
-            self.scaler.scale(loss).backward()
+            torch.autograd.backward(self.scaler.scale(loss))
             return
         # not backward(create_graph=True), which leaves a reference cycle and warns about it
-        gradients = torch.autograd.grad(
-            loss, self.parameters, create_graph=True, allow_unused=True
-        )
+        gradients = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             if gradient is not None:
                 known = parameter.grad
@@ -262,10 +263,8 @@ class Trainer:
             self.ema.load_state_dict(state["ema"])
         self.scaler.load_state_dict(state["scaler"])
         set_rng_state(state["rng"])
-        sums = state["sums"]
-        self.sums = EpochSums(
-            **{k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in sums.items()}
-        )
+        for name, value in state["sums"].items():
+            setattr(self.sums, name, value.to(self.device) if isinstance(value, Tensor) else value)
 
     def _new_sums(self) -> EpochSums:
         zero = self._zero.clone
