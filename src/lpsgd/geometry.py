@@ -17,6 +17,7 @@ descent for the gradient x is :math:`u = x / (|x| + \varepsilon)^\rho`, coordina
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -68,7 +69,8 @@ def lp_norm(x: Tensor, p: Exponent) -> Tensor:
     magnitude = x.abs()
     largest = magnitude.amax()
     scaled = magnitude / torch.where(largest > 0, largest, 1.0)
-    return largest * (scaled**p).sum() ** (1 / p)
+    norm: Tensor = largest * (scaled**p).sum() ** (1 / p)
+    return norm
 
 
 def rms(x: Tensor) -> Tensor:
@@ -77,7 +79,7 @@ def rms(x: Tensor) -> Tensor:
     >>> rms(torch.tensor([3.0, -4.0, 0.0, 0.0]))
     tensor(2.5000)
     """
-    return lp_norm(x, 2.0) / x.numel() ** 0.5
+    return lp_norm(x, 2.0) / math.sqrt(x.numel())
 
 
 def rms_floor(p: Exponent, eps: float) -> Exponent:

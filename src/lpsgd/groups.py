@@ -30,19 +30,23 @@ def param_groups(
         **settings: further settings for both groups, such as ``lr``.
 
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
-    >>> [(g["weight_decay"], [name for name, _ in g["params"]]) for g in param_groups(model, 0.1)]
+    >>> [(g["weight_decay"], g["param_names"]) for g in param_groups(model, 0.1)]
     [(0.1, ['0.weight']), (0.0, ['0.bias', '1.weight', '1.bias'])]
     """
     non_negative("weight_decay", weight_decay)
-    decayed: list[tuple[str, nn.Parameter]] = []
-    exempt: list[tuple[str, nn.Parameter]] = []
+    decayed: dict[str, nn.Parameter] = {}
+    exempt: dict[str, nn.Parameter] = {}
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        spared = parameter.ndim < 2 or (no_decay is not None and no_decay(name, parameter))
-        (exempt if spared else decayed).append((name, parameter))
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay, **settings},
-        {"params": exempt, "weight_decay": 0.0, **settings},
+        if parameter.requires_grad:
+            spared = parameter.ndim < 2 or (no_decay is not None and no_decay(name, parameter))
+            (exempt if spared else decayed)[name] = parameter
+    return [
+        {
+            "params": list(members.values()),
+            "param_names": list(members),
+            "weight_decay": decay,
+            **settings,
+        }
+        for members, decay in ((decayed, weight_decay), (exempt, 0.0))
+        if members
     ]
-    return [group for group in groups if group["params"]]

@@ -1,8 +1,8 @@
 r"""The norm exponent p as a function of the step.
 
-A schedule is a pure function ``step -> p`` of the optimizer's step count, which starts at 0. Given an
-int it returns a float; given a 0-d tensor it returns a 0-d tensor without branching on its value,
-so that a compiled or captured step never has to look at the count.
+A schedule is a pure function ``step -> p`` of the optimizer's step count, which starts at 0. Given
+an int it returns a float; given a 0-d tensor it returns a 0-d tensor without branching on its
+value, so that a compiled or captured step never has to look at the count.
 
 Each schedule spans either ``total_steps`` steps, smoothly, or ``total_epochs`` epochs of
 ``steps_per_epoch`` optimizer steps, constant within an epoch as in the paper. Past its end a
@@ -54,12 +54,19 @@ class Schedule(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Name and numbers, plain values only: what a state dict keeps of a schedule."""
-        in_call_order = sorted(fields(self), key=lambda f: f.kw_only)  # type: ignore[arg-type]
+        declared = fields(self)  # type: ignore[arg-type]
+        in_call_order = sorted(declared, key=lambda f: f.kw_only is True)
         numbers = {f.name: getattr(self, f.name) for f in in_call_order}
         return {"name": type(self).__name__} | {k: v for k, v in numbers.items() if v is not None}
 
     def __repr__(self) -> str:
         return describe_text(self.describe())
+
+
+def _make_floats(schedule: Schedule, *names: str) -> None:
+    """Store these fields as floats, so that ``CosineP(6)`` and ``CosineP(6.0)`` describe alike."""
+    for name in names:
+        object.__setattr__(schedule, name, float(getattr(schedule, name)))
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ class ConstantP(Schedule):
 
     def __post_init__(self) -> None:
         check_exponent("p", self.p)
+        _make_floats(self, "p")
 
     def _value(self, step: Any, ops: _Ops) -> Any:
         return step * 0 + self.p if isinstance(step, Tensor) else self.p
@@ -123,9 +131,9 @@ class _Span(Schedule):
                 f"{name}: total_epochs and steps_per_epoch go together, got "
                 f"total_epochs={self.total_epochs!r}, steps_per_epoch={self.steps_per_epoch!r}"
             )
-        for field in ("total_steps", "total_epochs", "steps_per_epoch"):
-            if (value := getattr(self, field)) is not None:
-                check_positive_int(field, value)
+        for length in ("total_steps", "total_epochs", "steps_per_epoch"):
+            if (value := getattr(self, length)) is not None:
+                check_positive_int(length, value)
 
     @property
     def end(self) -> int:
@@ -166,6 +174,7 @@ class _Annealed(_Span):
                 "infinity and 2 is infinite; LinearAlpha moves from sign descent to p = 2"
             )
         check_at_least("p_max", self.p_max, self.p_min, bound_name="p_min")
+        _make_floats(self, "p_max", "p_min")
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,8 +182,8 @@ class CosineP(_Annealed):
     r"""The paper's schedule (its equation ``eq:p_schedule``), from p_max down to p_min = 2:
 
     .. math::
-        p_s = p_{\min} + (p_{\max} - p_{\min}) \, \tfrac12 \bigl(1 + \cos\tfrac{\pi (s-1)}{S-1}\bigr),
-        \qquad s = 1, \dots, S.
+        p_s = p_{\min} + (p_{\max} - p_{\min})
+              \frac{1 + \cos\bigl(\pi \frac{s-1}{S-1}\bigr)}{2}, \qquad s = 1, \dots, S.
 
     With ``total_epochs`` and ``steps_per_epoch`` s is the epoch (the paper); with ``total_steps``
     it is the step. p_1 = p_max, p_S = p_min exactly, and S = 1 gives p_max.
@@ -288,8 +297,8 @@ class PScheduler:
                 )
             if group.get("p_schedule") is not None:
                 raise ValueError(
-                    f"parameter group {index} has its own p schedule {group['p_schedule']!r}, which "
-                    "would overwrite what PScheduler sets; use one or the other"
+                    f"parameter group {index} has its own p schedule {group['p_schedule']!r}, "
+                    "which would overwrite what PScheduler sets; use one or the other"
                 )
         self.last_epoch += 1
         self._last_p = []

@@ -1,4 +1,4 @@
-"""The command line. Each command lives in ``lpsgd.lab.commands`` and imports torch only when it runs."""
+"""The command line; each command lives in ``lpsgd.lab.commands`` and loads torch when it runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
+import lpsgd
 from lpsgd.lab.commands.compare import compare
 from lpsgd.lab.commands.optimizers import optimizers
 from lpsgd.lab.commands.train import train
@@ -27,11 +28,11 @@ app.command()(optimizers)
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
     if version:
-        from importlib.metadata import version as installed_version
-
-        typer.echo(f"lpsgd {installed_version('lpsgd')}")
+        typer.echo(f"lpsgd {lpsgd.__version__}")
         raise typer.Exit
 
 

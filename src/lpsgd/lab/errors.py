@@ -10,6 +10,6 @@ class LabError(Exception):
 
 
 class UserError(LabError):
-    """The user's input was wrong (exit code 2): names the argument, the value and what is allowed."""
+    """The user's input was wrong (exit code 2): names argument, value and what is allowed."""
 
     exit_code = 2

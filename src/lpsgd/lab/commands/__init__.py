@@ -1,1 +1,1 @@
-"""One module for each command; each must be importable without torch, so that ``--help`` is instant."""
+"""One module for each command, importable without torch so that ``--help`` is instant."""

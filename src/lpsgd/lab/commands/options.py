@@ -68,9 +68,7 @@ def _parameter(name: str, info: FieldInfo) -> inspect.Parameter:
         text = "Option of the data set as key=value; may be repeated."
     elif info.default is not None:
         text += f" [default: {str(info.default).lower() if kind is bool else info.default}]"
-    option = typer.Option(
-        None, *flags, help=text, show_default=False, rich_help_panel="The recipe"
-    )
+    option = typer.Option(None, *flags, help=text, show_default=False, rich_help_panel="The recipe")
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None
     )

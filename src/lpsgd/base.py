@@ -1,0 +1,409 @@
+"""What every optimizer of this package shares: settings, counts, p, saving and loading.
+
+A subclass names its settings and their checks, the buffers that it keeps for a parameter, and its
+rule (``_update``). Everything that makes an optimizer pleasant to use lives here, once.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import _use_grad_for_differentiable
+
+from lpsgd import checks
+from lpsgd.geometry import Exponent
+from lpsgd.schedule import PFunction, Schedule, describe_schedule, describe_text
+
+Group: TypeAlias = dict[str, Any]
+
+# Settings that say how a step is run, not what it computes: they stay as constructed on load.
+_AS_CONSTRUCTED = ("foreach", "fused", "capturable", "differentiable")
+
+COMMON_CHECKS: Mapping[str, checks.Check] = {
+    "lr": checks.rate,
+    "weight_decay": checks.non_negative,
+    "maximize": checks.flag,
+    "foreach": checks.optional_flag,
+    "fused": checks.optional_flag,
+    "capturable": checks.flag,
+    "differentiable": checks.flag,
+}
+
+
+def state_dtype_of(param: Tensor, wanted: torch.dtype | None) -> torch.dtype:
+    """A buffer's dtype: as wanted, else float32 for half precision, else the parameter's."""
+    if wanted is not None:
+        return wanted
+    return working_dtype(torch.view_as_real(param) if param.is_complex() else param)
+
+
+def working_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype in which a real tensor's update is computed: at least float32.
+
+    In float16 an eps of 1e-8 is zero, so that a zero gradient would give 0/0.
+    """
+    return torch.float32 if tensor.dtype.itemsize < 4 else tensor.dtype
+
+
+class LpOptimizer(Optimizer):
+    """Base of the optimizers here: ``torch.optim.Optimizer`` plus a step count, and p schedules.
+
+    Every stepped parameter has ``state[p]["step"]``, one 0-d integer tensor shared within a group.
+    """
+
+    _checks: ClassVar[Mapping[str, checks.Check]] = COMMON_CHECKS
+
+    # --- what a subclass provides -------------------------------------------------------------
+
+    def _buffer_names(self, group: Group) -> tuple[str, ...]:
+        """The names of the tensors kept for each parameter of ``group``."""
+        return ()
+
+    def _new_buffer(self, name: str, param: Tensor, group: Group) -> Tensor:
+        """A new buffer for ``param``: zeros of its shape; a complex one is a pair of reals."""
+        real = torch.view_as_real(param) if param.is_complex() else param
+        return torch.zeros_like(real, dtype=state_dtype_of(param, group.get("state_dtype")))
+
+    def _update(
+        self,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        buffers: list[list[Tensor]],
+        step: Tensor,
+        p: Exponent | None,
+    ) -> None:
+        """Move ``params`` and ``buffers`` by one step; ``step`` counts the steps before it."""
+        raise TypeError(f"{type(self).__name__} has no update rule")
+
+    # --- settings -----------------------------------------------------------------------------
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        checks.check_settings(self._checks, defaults)
+        if "p" in defaults:
+            defaults.setdefault("p_schedule", None)
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        """Check a whole group: each setting by itself, then those that exclude each other."""
+        checks.check_settings(self._checks, group)
+        if group.get("foreach") and group.get("fused"):
+            raise ValueError("foreach=True and fused=True exclude each other; give at most one")
+        if group.get("differentiable") and (group.get("foreach") or group.get("fused")):
+            name = "foreach" if group.get("foreach") else "fused"
+            raise ValueError(
+                f"differentiable=True and {name}=True exclude each other: only the plain loop "
+                "can be differentiated"
+            )
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group, during training too; it starts at the optimizer's current count."""
+        if isinstance(param_group, dict):
+            # before torch adds it: a group that is refused must not be left half added
+            own = {k: v for k, v in param_group.items() if k != "params"}
+            self._check_group({**self.defaults, **own})
+            if own.get("p_schedule") is not None and not callable(own["p_schedule"]):
+                raise ValueError(f"p_schedule must be None or callable, got {own['p_schedule']!r}")
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if "p" in group:
+            self._adopt_p(group)
+
+    def _adopt_p(self, group: Group) -> None:
+        """Keep a schedule given as p in ``p_schedule`` and put its present value into p."""
+        if callable(group["p"]) and not isinstance(group["p"], Tensor):
+            group["p_schedule"] = group["p"]
+        self._refresh_p(group)
+
+    def _refresh_p(self, group: Group) -> None:
+        """Set p to the value that the next step will use."""
+        schedule = group["p_schedule"]
+        if schedule is not None:
+            group["p"] = _checked_p(schedule, self._count_of(group))
+        if group["capturable"] and not isinstance(group["p"], Tensor):
+            # float64, as schedules compute it; a 0-d tensor does not widen what it meets
+            device = group["params"][0].device if group["params"] else torch.device("cpu")
+            dtype = torch.float32 if device.type == "mps" else torch.float64
+            group["p"] = torch.tensor(group["p"], dtype=dtype, device=device)
+
+    # --- the count ----------------------------------------------------------------------------
+
+    def _step_tensor(self, group: Group) -> Tensor | None:
+        """The count that the parameters of ``group`` share, or None before its first step."""
+        for param in group["params"]:
+            if param in self.state and "step" in self.state[param]:
+                step: Tensor = self.state[param]["step"]
+                return step
+        return None
+
+    def _count(self) -> int:
+        """The optimizer's count: the largest of its groups'."""
+        steps = [self._step_tensor(group) for group in self.param_groups]
+        return max((int(step) for step in steps if step is not None), default=0)
+
+    def _count_of(self, group: Group) -> int:
+        step = self._step_tensor(group)
+        return self._count() if step is None else int(step)
+
+    # --- the step -----------------------------------------------------------------------------
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Perform one optimization step.
+
+        Args:
+            closure: reevaluates the model and returns the loss.
+        """
+        self._accelerator_graph_capture_health_check()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+
+        # Look at every group before moving any, so that an error leaves all as it was.
+        work = []
+        for group in self.param_groups:
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            steps: list[Tensor] = []
+            buffers: list[list[Tensor]] = [[] for _ in self._buffer_names(group)]
+            self._init_group(group, params, grads, steps, *buffers)
+            if steps:
+                p = self._current_p(group, steps[0]) if "p" in group else None
+                work.append((group, params, grads, buffers, steps[0], p))
+
+        for group, params, grads, buffers, step, p in work:
+            if params:
+                self._update(group, params, grads, buffers, step, p)
+            step.add_(1)
+        return loss
+
+    def _init_group(
+        self,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        steps: list[Tensor],
+        *buffers: list[Tensor],
+    ) -> None:
+        """Fill the lists with the parameters that have a gradient, and with the group's count.
+
+        Its name and form are torch's: ``torch.compile`` runs it once, outside of the graph.
+        """
+        step = self._step_tensor(group)
+        for param in group["params"]:
+            if param.grad is None:
+                continue
+            if param.grad.layout != torch.strided:
+                raise RuntimeError(
+                    f"{type(self).__name__} does not take sparse gradients (layout "
+                    f"{param.grad.layout}): every coordinate of its momentum and step is dense. "
+                    "Use nn.Embedding(sparse=False), call .to_dense() on the gradient, or give "
+                    "these parameters to torch.optim.SparseAdam"
+                )
+            if step is None:
+                device = param.device if group["capturable"] else "cpu"
+                step = torch.tensor(self._count(), dtype=torch.int64, device=device)
+            state = self.state[param]
+            state["step"] = step  # one object for the group, also where a tool has split it
+            params.append(param)
+            grads.append(param.grad)
+            for name, held in zip(self._buffer_names(group), buffers, strict=True):
+                if name not in state:
+                    state[name] = self._new_buffer(name, param, group)
+                held.append(state[name])
+        if step is not None:
+            steps.append(step)
+
+    def _current_p(self, group: Group, step: Tensor) -> Exponent:
+        """The p of this step, also written to the group where a schedule gives it."""
+        schedule: PFunction | None = group["p_schedule"]
+        if group["capturable"] or torch.compiler.is_compiling():
+            return self._current_p_tensor(group, schedule, step)
+        if schedule is None:
+            p: Exponent = group["p"]
+            checks.exponent_or_schedule("p", p)
+            return p
+        count = int(step)
+        group["p"] = _checked_p(schedule, count)
+        self._warn_past_end(schedule, count)
+        return float(group["p"])
+
+    def _current_p_tensor(self, group: Group, schedule: PFunction | None, step: Tensor) -> Exponent:
+        """As above, without looking at a value that lies on a device or in a graph."""
+        p: Exponent = group["p"]
+        if schedule is None:
+            return p
+        value = schedule(step)
+        if isinstance(p, Tensor):
+            p.copy_(torch.as_tensor(value))  # in place: a captured graph writes where it is read
+            return p
+        group["p"] = value
+        return value
+
+    def _warn_past_end(self, schedule: PFunction, count: int) -> None:
+        end = schedule.end if isinstance(schedule, Schedule) else None
+        if end is None or count <= 1.05 * end or getattr(self, "_warned_past_end", False):
+            return
+        self._warned_past_end = True
+        warnings.warn(
+            f"step {count} is more than 5 % past the end of {schedule!r}, which was made for "
+            f"{end} optimizer steps; p stays at its last value. Check that steps_per_epoch counts "
+            "optimizer steps, not batches, when gradients are accumulated",
+            stacklevel=4,
+        )
+
+    # --- saving and loading -------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values only: of a schedule, its name and numbers."""
+        saved = super().state_dict()
+        for group in saved["param_groups"]:
+            if "p_schedule" in group:
+                group["p_schedule"] = describe_schedule(group["p_schedule"])
+        return saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load count, buffers and settings; the schedule and the way to run stay as constructed.
+
+        Buffers keep the dtype that they were saved with, and are copied, so that two optimizers
+        never share one.
+        """
+        kept = [
+            {name: group[name] for name in (*_AS_CONSTRUCTED, "p", "p_schedule") if name in group}
+            for group in self.param_groups
+        ]
+        files: list[dict[str, Any]] = []
+
+        def see(_: Optimizer, file: dict[str, Any]) -> None:
+            files.append(file)
+
+        def finish(_: Optimizer) -> None:
+            self._finish_load(files[0], kept)
+
+        # As hooks they see what the user's own pre hooks made of the file, and come before the
+        # user's post hooks.
+        handles = [
+            self.register_load_state_dict_pre_hook(see),
+            self.register_load_state_dict_post_hook(finish, prepend=True),
+        ]
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _finish_load(self, file: dict[str, Any], kept: list[dict[str, Any]]) -> None:
+        for group, saved_group, own in zip(
+            self.param_groups, file["param_groups"], kept, strict=True
+        ):
+            for name, default in self.defaults.items():  # an older file has fewer settings
+                group.setdefault(name, own.get(name, default))
+            self._restore_buffers(group, saved_group, file["state"])
+            self._share_step(group, own.get("capturable", False))
+            p_of_file = group.get("p")
+            group.update(own)
+            if "p" in group:
+                self._settle_p(group, p_of_file, saved_group)
+
+    def _restore_buffers(self, group: Group, saved: Group, states: dict[Any, Any]) -> None:
+        """Put back each buffer in its own dtype: torch has cast them to the parameter's."""
+        for param, key in zip(group["params"], saved["params"], strict=True):
+            for name, value in states.get(key, {}).items():
+                if isinstance(value, Tensor) and name != "step":
+                    self.state[param][name] = value.detach().clone().to(param.device)
+
+    def _share_step(self, group: Group, capturable: bool) -> None:
+        """One count for the group again, as an object of its own."""
+        states = [self.state[param] for param in group["params"] if self.state.get(param)]
+        if not states:
+            return
+        count = max(int(state.get("step", 0)) for state in states)
+        device = group["params"][0].device if capturable else "cpu"
+        step = torch.tensor(count, dtype=torch.int64, device=device)
+        for state in states:
+            state["step"] = step
+
+    def _settle_p(self, group: Group, p_of_file: Any, saved: Group) -> None:
+        """Keep the schedule as constructed, and say so where the file had another."""
+        present, former = describe_schedule(group["p_schedule"]), saved.get("p_schedule")
+        if present == former:
+            if present is None and p_of_file is not None:
+                group["p"] = p_of_file  # a constant p is a setting like lr: the file's holds
+        elif "p_schedule" in saved:
+            warnings.warn(
+                f"the state was saved with p={_p_text(former, saved.get('p'))}; the optimizer "
+                f"continues with p={_p_text(present, group['p'])}, as it was constructed",
+                stacklevel=5,
+            )
+        self._refresh_p(group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # a pickle of an older version has fewer settings
+            for name, default in self.defaults.items():
+                if name != "p":
+                    group.setdefault(name, default)
+
+    def __getstate__(self) -> dict[str, Any]:
+        for group in self.param_groups:
+            schedule = group.get("p_schedule")
+            try:
+                pickle.dumps(schedule)
+            except Exception as error:
+                raise pickle.PicklingError(
+                    f"{type(self).__name__} cannot be pickled because its p schedule "
+                    f"{describe_schedule(schedule)} cannot: {error}. Use a schedule of lpsgd or a "
+                    "function at the top of a module, or save state_dict() instead"
+                ) from error
+        return super().__getstate__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LpOptimizer:
+        # not through __getstate__: a schedule need not be picklable to be copied
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__setstate__(copy.deepcopy(Optimizer.__getstate__(self), memo))
+        return twin
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for index, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {index}")
+            for key in sorted(group.keys() - {"params", "param_names", "p_schedule"}):
+                value = group[key]
+                if key == "p":
+                    value = _p_text(describe_schedule(group["p_schedule"]), value)
+                lines.append(f"    {key}={value}")
+        return "\n".join([*lines, ")"])
+
+
+def _checked_p(schedule: PFunction, count: int) -> float:
+    """The schedule's value at ``count``; if it is no exponent, say who gave it."""
+    p = schedule(count)
+    if isinstance(p, Tensor) and p.numel() == 1:
+        p = p.item()
+    if not (isinstance(p, int | float) and p >= 2):
+        text = describe_schedule(schedule)
+        raise ValueError(
+            f"the p schedule {text} gave p={p!r} at step {count}; allowed is a number from 2 to inf"
+        )
+    return float(p)
+
+
+def _p_text(description: dict[str, Any] | None, p: Any) -> str:
+    if description is not None:
+        return describe_text(description)
+    value = float(p) if p is not None else math.nan
+    return f"{value} (constant)"

@@ -1,0 +1,504 @@
+r"""LPSGD and LPSGDM, the two algorithms of the paper: class -> functional -> single / multi.
+
+The one update rule, with x = g (Algorithm 1) or x = m (Algorithm 2):
+
+.. math::
+    m_t &= \beta m_{t-1} + (1-\beta) g_t               && \text{(eq:momentum\_buffer)} \\
+    u_t &= x_t / (|x_t| + \varepsilon)^{\rho(p)}        && \text{(eq:ut)} \\
+    \theta_{t+1} &= (1 - \eta\lambda) \theta_t - \eta u_t && \text{(eq:practical\_update)}
+
+``_single_tensor`` is this rule as it is written; ``_multi_tensor`` computes the same with foreach
+operations and one temporary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lpsgd import checks, geometry
+from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
+from lpsgd.geometry import Exponent, Normalize
+from lpsgd.schedule import PFunction
+
+__all__ = ["LPSGD", "LPSGDM", "lp_descent"]
+
+_CHECKS = {
+    **COMMON_CHECKS,
+    "p": checks.exponent_or_schedule,
+    "eps": checks.positive,
+    "normalize": checks.one_of(*geometry.NORMALIZATIONS),
+}
+
+
+class LPSGD(LpOptimizer):
+    r"""Stochastic l_p-norm steepest descent (the paper's Algorithm 1, with decoupled decay).
+
+    .. math::
+        u_t = \frac{g_t}{(|g_t| + \varepsilon)^{\rho}}, \quad \rho = \frac{p-2}{p-1}, \qquad
+        \theta_{t+1} = (1 - \eta\lambda)\,\theta_t - \eta\, u_t
+
+    The arguments are those of :class:`LPSGDM` but for ``momentum`` and ``state_dtype``; it keeps no
+    buffer.
+
+    Example:
+        >>> from lpsgd import LPSGD, CosineP
+        >>> model = torch.nn.Linear(10, 1)
+        >>> optimizer = LPSGD(model.parameters(), lr=0.01, p=CosineP(6, total_steps=100))
+        >>> model(torch.ones(4, 10)).square().mean().backward()
+        >>> optimizer.step()
+        >>> optimizer.param_groups[0]["p"]
+        6.0
+    """
+
+    _checks = _CHECKS
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        p: float | Tensor | PFunction = 6.0,
+        weight_decay: float = 0.0,
+        eps: float = 1e-8,
+        *,
+        normalize: Normalize = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "p": p,
+                "weight_decay": weight_decay,
+                "eps": eps,
+                "normalize": normalize,
+                "maximize": maximize,
+                "foreach": foreach,
+                "fused": fused,
+                "capturable": capturable,
+                "differentiable": differentiable,
+            },
+        )
+
+    def _update(
+        self,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        buffers: list[list[Tensor]],
+        step: Tensor,
+        p: Exponent | None,
+    ) -> None:
+        assert p is not None
+        lp_descent(
+            params,
+            grads,
+            buffers[0] if buffers else None,
+            p=p,
+            lr=group["lr"],
+            momentum=group.get("momentum", 0.0),
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            normalize=group["normalize"],
+            maximize=group["maximize"],
+            foreach=group["foreach"],
+            fused=group["fused"],
+            capturable=group["capturable"],
+            differentiable=group["differentiable"],
+        )
+
+
+class LPSGDM(LPSGD):
+    r"""l_p-norm steepest descent on averaged momentum, with decoupled decay (Algorithm 2).
+
+    .. math::
+        m_t &= \beta m_{t-1} + (1-\beta) g_t, \qquad m_0 = 0 \\
+        u_t &= \frac{m_t}{(|m_t| + \varepsilon)^{\rho}}, \qquad \rho = \frac{p-2}{p-1} \\
+        \theta_{t+1} &= (1 - \eta\lambda)\,\theta_t - \eta\, u_t
+
+    Args:
+        params: parameters, named parameters, or dicts that define parameter groups.
+        lr: the learning rate eta, a number or a tensor of one element.
+        momentum: the coefficient beta of the average, in [0, 1); 0 keeps no buffer.
+        p: the norm exponent: a number from 2 to inf, a 0-d tensor, or a schedule ``step -> p``
+            such as :class:`~lpsgd.CosineP`. The paper's method is a schedule; a schedule is kept
+            in ``group["p_schedule"]``, and each step writes the value that it uses to
+            ``group["p"]``. Without a schedule ``group["p"]`` may be set by hand.
+        weight_decay: the decoupled decay lambda.
+        eps: the constant epsilon > 0 that keeps the scaling finite at zero.
+        state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
+            else the parameter's own.
+        normalize: sets the length of each tensor's step. ``None``: as in the paper. ``"dual"``:
+            restores the factor ||x||_q^rho that the paper drops, so that the step is exact
+            steepest descent as eps -> 0. ``"rms"``: unit root mean square, so that one learning
+            rate serves every p; without it, annealing p is also a hidden decay of the step.
+        maximize: climb instead of descending.
+        foreach: use the multi-tensor path; None chooses it unless ``differentiable``.
+        fused: use the one-pass kernel; None chooses.
+        capturable: keep count and p in tensors on the parameters' device, for graph capture. The
+            value of p is then not looked at, and so not checked, during a step.
+        differentiable: let autograd see the step.
+
+    Example:
+        >>> from lpsgd import LPSGDM, CosineP
+        >>> model = torch.nn.Linear(10, 1)
+        >>> schedule = CosineP(6, total_epochs=200, steps_per_epoch=391)  # the paper's
+        >>> optimizer = LPSGDM(model.parameters(), lr=1e-3, p=schedule, weight_decay=0.01)
+        >>> model(torch.ones(4, 10)).square().mean().backward()
+        >>> optimizer.step()
+    """
+
+    _checks: ClassVar = {
+        **_CHECKS,
+        "momentum": checks.fraction,
+        "state_dtype": checks.floating_dtype,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.9,
+        p: float | Tensor | PFunction = 6.0,
+        weight_decay: float = 0.0,
+        eps: float = 1e-8,
+        *,
+        state_dtype: torch.dtype | None = None,
+        normalize: Normalize = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        LpOptimizer.__init__(
+            self,
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "p": p,
+                "weight_decay": weight_decay,
+                "eps": eps,
+                "state_dtype": state_dtype,
+                "normalize": normalize,
+                "maximize": maximize,
+                "foreach": foreach,
+                "fused": fused,
+                "capturable": capturable,
+                "differentiable": differentiable,
+            },
+        )
+
+    def _buffer_names(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] != 0 else ()
+
+
+def lp_descent(
+    params: list[Tensor],
+    grads: list[Tensor],
+    momentum_buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    lr: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    eps: float = 1e-8,
+    normalize: Normalize = None,
+    maximize: bool = False,
+    foreach: bool | None = None,
+    fused: bool | None = None,
+    capturable: bool = False,
+    differentiable: bool = False,
+) -> None:
+    """The functional form: one step of LPSGD, or of LPSGDM where there are momentum buffers.
+
+    Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
+    around: the rule is odd in x, so the buffer averages the gradient as it was given.
+    """
+    if not (capturable or differentiable or torch.compiler.is_compiling()):
+        # Python numbers are faster than 0-d tensors, and p = 2 can be seen
+        lr = lr.item() if isinstance(lr, Tensor) else lr
+        p = p.item() if isinstance(p, Tensor) else p
+    buffers = momentum_buffers if momentum_buffers is not None else [None] * len(params)
+    real = [
+        (_real(param), _real(grad), buffer)
+        for param, grad, buffer in zip(params, grads, buffers, strict=True)
+        if param.numel() > 0
+    ]
+    if not real:
+        return
+    foreach = not differentiable if foreach is None else foreach
+    rule = _multi_tensor if foreach else _single_tensor
+    rule(
+        [param for param, _, _ in real],
+        [grad for _, grad, _ in real],
+        None
+        if momentum_buffers is None
+        else [buffer for _, _, buffer in real if buffer is not None],
+        p=p,
+        step=lr if maximize else -lr,
+        keep=1 - lr * weight_decay,
+        momentum=momentum,
+        eps=eps,
+        normalize=normalize,
+        differentiable=differentiable,
+    )
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """A complex tensor as pairs of reals, a real one as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _single_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    differentiable: bool,
+) -> None:
+    """The rule as it is written; ``step`` stands for -eta, ``keep`` for 1 - eta lambda."""
+    for index, param in enumerate(params):
+        dtype = working_dtype(param)
+        theta = param.to(dtype)  # a copy where the parameter is of half precision, else itself
+        x = grads[index].to(dtype)
+        if buffers is not None:
+            m = buffers[index].to(dtype)
+            m.lerp_(x, 1 - momentum)  # m_t = beta m_{t-1} + (1 - beta) g_t
+            if m is not buffers[index]:
+                buffers[index].copy_(m)
+            # autograd must find what u was made of, although m goes on to change
+            x = m.clone() if differentiable else m
+        u = geometry.normalized_direction(x, p, eps, normalize)  # u_t = x_t / (|x_t| + eps)^rho
+        theta.mul_(keep).add_(u * step)  # theta <- (1 - eta lambda) theta - eta u
+        if theta is not param:
+            param.copy_(theta)
+
+
+def _multi_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    differentiable: bool,
+) -> None:
+    """The same rule by foreach operations, with one temporary of the size of the parameters."""
+    for some in _alike(params, grads, buffers):
+        bucket = _Bucket(*some)
+        if bucket.low_precision_state:
+            # m cannot be updated in place, which takes a second temporary: tensor by tensor
+            _single_tensor(
+                *some,
+                p=p,
+                step=step,
+                keep=keep,
+                momentum=momentum,
+                eps=eps,
+                normalize=normalize,
+                differentiable=differentiable,
+            )
+            continue
+        bucket.average(momentum)
+        bucket.move(p, eps, normalize, step, keep)
+
+
+def _alike(
+    params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
+) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor] | None]]:
+    """The tensors in lists of one device and one dtype for each role, as foreach wants them."""
+    indices: dict[tuple[Any, ...], list[int]] = {}
+    for i, param in enumerate(params):
+        roles = [param, grads[i]] if buffers is None else [param, grads[i], buffers[i]]
+        key = (param.device, *(tensor.dtype for tensor in roles))
+        indices.setdefault(key, []).append(i)
+    for chosen in indices.values():
+        yield (
+            [params[i] for i in chosen],
+            [grads[i] for i in chosen],
+            None if buffers is None else [buffers[i] for i in chosen],
+        )
+
+
+class _Bucket:
+    """Tensors alike in device and dtype, and the one temporary in which their step is computed."""
+
+    def __init__(
+        self, params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
+    ) -> None:
+        self.params, self.grads, self.buffers = params, grads, buffers
+        self.dtype = working_dtype(params[0])
+        self.low_precision_state = buffers is not None and buffers[0].dtype != self.dtype
+        self._scratch: list[Tensor] | None = None
+
+    @property
+    def source(self) -> list[Tensor]:
+        """x: the momentum where there is one, else the gradient."""
+        return self.grads if self.buffers is None else self.buffers
+
+    def scratch(self, content: list[Tensor]) -> list[Tensor]:
+        """The temporary, holding a copy of ``content`` in the working dtype."""
+        if self._scratch is None:
+            self._scratch = [torch.empty_like(t, dtype=self.dtype) for t in content]
+        torch._foreach_copy_(self._scratch, content)
+        return self._scratch
+
+    def average(self, momentum: float) -> None:
+        """m_t = beta m_{t-1} + (1 - beta) g_t"""
+        if self.buffers is not None:
+            alike = self.grads[0].dtype == self.dtype
+            grads = self.grads if alike else self.scratch(self.grads)
+            torch._foreach_lerp_(self.buffers, grads, 1 - momentum)
+
+    def move(
+        self,
+        p: Exponent,
+        eps: float,
+        normalize: Normalize,
+        step: float | Tensor,
+        keep: float | Tensor,
+    ) -> None:
+        """theta <- (1 - eta lambda) theta - eta u, u = x / (|x| + eps)^rho"""
+        if normalize == "rms":
+            self._add(self._unit_rms(p, eps), None, step, keep)
+        elif not isinstance(p, Tensor) and p == 2:  # no power is taken, and the dual factor is 1
+            self._add(self.source, None, step, keep)
+        else:
+            factors = self._dual_factors(p) if normalize == "dual" else None
+            scaling = self._scaling(p, eps)
+            if factors is not None:
+                torch._foreach_mul_(scaling, factors)
+            self._add(self.source, scaling, step, keep)
+
+    def _scaling(self, p: Exponent, eps: float) -> list[Tensor]:
+        """(|x| + eps)^-rho"""
+        t = self.scratch(self.source)
+        torch._foreach_abs_(t)
+        torch._foreach_add_(t, eps)
+        _pow_(t, -geometry.rho(p))
+        return t
+
+    def _dual_factors(self, p: Exponent) -> list[Tensor]:
+        """||x||_q^rho, where ||x||_q = max|x| ||x/max|x|||_q"""
+        q, rho = geometry.dual_exponent(p), geometry.rho(p)
+        t = self.scratch(self.source)
+        torch._foreach_abs_(t)
+        largest = _divide_by_largest_(t)
+        _pow_(t, q)
+        return [(top * x.sum() ** (1 / q)) ** rho for top, x in zip(largest, t, strict=True)]
+
+    def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
+        """u / max(rms(u), floor)"""
+        if not isinstance(p, Tensor) and p == 2:
+            u = self.scratch(self.source)
+        else:
+            u = self._scaling(p, eps)
+            _multiply_(u, self.source)
+        # squares of entries that are at most 1 cannot overflow
+        largest = _divide_by_largest_(u)
+        floor = geometry.rms_floor(p, eps)
+        norms = torch._foreach_norm(u, 2)
+        factors = [
+            top / torch.clamp(top * norm / x.numel() ** 0.5, min=floor)
+            for top, norm, x in zip(largest, norms, u, strict=True)
+        ]
+        torch._foreach_mul_(u, factors)
+        return u
+
+    def _add(
+        self,
+        x: list[Tensor],
+        scaling: list[Tensor] | None,
+        step: float | Tensor,
+        keep: float | Tensor,
+    ) -> None:
+        """theta <- keep theta + step x scaling, rounded once"""
+        half = self.params[0].dtype != self.dtype
+        if half or isinstance(step, Tensor):
+            t = self._product(x, scaling)
+            torch._foreach_mul_(t, step)
+            if half:
+                _add_into_half(self.params, t, keep)
+                return
+            x, scaling, step = t, None, 1.0
+        if isinstance(keep, Tensor) or keep != 1:
+            torch._foreach_mul_(self.params, keep)
+        if scaling is None:
+            torch._foreach_add_(self.params, x, alpha=step)
+        else:
+            torch._foreach_addcmul_(self.params, scaling, x, step)
+
+    def _product(self, x: list[Tensor], scaling: list[Tensor] | None) -> list[Tensor]:
+        """x scaling, in the temporary"""
+        if scaling is None:
+            return x if x is self._scratch else self.scratch(x)
+        _multiply_(scaling, x)
+        return scaling
+
+
+def _pow_(t: list[Tensor], exponent: Exponent) -> None:
+    """t <- t^exponent, in place"""
+    if isinstance(exponent, Tensor):
+        torch._foreach_pow_(t, [exponent] * len(t))
+    elif exponent == -1:
+        torch._foreach_reciprocal_(t)
+    else:
+        torch._foreach_pow_(t, exponent)
+
+
+def _divide_by_largest_(t: list[Tensor]) -> list[Tensor]:
+    """t <- t/max|t| for each tensor (zeros stay), and those maxima"""
+    largest = list(torch._foreach_norm(t, float("inf")))
+    torch._foreach_div_(t, [torch.where(top > 0, top, 1.0) for top in largest])
+    return largest
+
+
+# Mixing dtypes in one operation makes a CPU cast the narrow operand as a whole. Blocks of this many
+# elements keep that copy small.
+_BLOCK = 1 << 16
+
+
+def _multiply_(wide: list[Tensor], other: list[Tensor]) -> None:
+    """wide <- wide other, where other may be of half precision"""
+    if wide[0].dtype == other[0].dtype:
+        torch._foreach_mul_(wide, other)
+        return
+    for a, b in _blocks(wide, other):
+        a.mul_(b)
+
+
+def _add_into_half(params: list[Tensor], t: list[Tensor], keep: float | Tensor) -> None:
+    """params <- keep params + t, computed in t's precision and rounded once; t is used up"""
+    for param, update in _blocks(params, t):
+        update.add_(param.to(update.dtype) * keep)
+        param.copy_(update)
+
+
+def _blocks(a: list[Tensor], b: list[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
+    """Matching pieces of two lists: whole tensors, or blocks of large contiguous ones on a CPU."""
+    for x, y in zip(a, b, strict=True):
+        flat = x.is_contiguous() and y.is_contiguous() and x.device.type == "cpu"
+        if flat and x.numel() > _BLOCK and not torch.compiler.is_compiling():
+            pieces = (torch.split(x.view(-1), _BLOCK), torch.split(y.view(-1), _BLOCK))
+            yield from zip(*pieces, strict=True)
+        else:
+            yield x, y
