@@ -59,10 +59,14 @@ def evaluate(
     )
 
 
+def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients that there are, without the graph of second derivatives."""
+    return [p.grad.detach() for p in parameters if p.grad is not None]
+
+
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the l2 norm of all gradients taken as one vector."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
+    return torch.nn.utils.get_total_norm(gradients(parameters))
 
 
 def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:

@@ -23,7 +23,8 @@ from lpsgd.nearest import unknown
 class Recipe(BaseModel):
     """One run: data, model, optimizer, schedule, numerics, seed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # built on first use: the command line only shows the fields when it prints help
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
     data: dict[str, Any] = Field(

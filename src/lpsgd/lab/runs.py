@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,11 +126,14 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
         with writing(folder):
             for leftover in folder.rglob(".*.part"):  # of a process that was killed while writing
                 leftover.unlink(missing_ok=True)
-        yield Run(folder)
+        try:
+            yield Run(folder)
+        finally:
+            # if the recipe turned out to be wrong before anything was written, leave no folder
+            with suppress(OSError):
+                folder.rmdir()
     finally:
         os.close(handle)
-        if not any(folder.iterdir()):  # the recipe turned out to be wrong before anything ran
-            folder.rmdir()
 
 
 def config(recipe: Recipe, label: str) -> dict[str, Any]:

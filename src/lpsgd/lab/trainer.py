@@ -23,7 +23,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn as average
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.lr import lr_factor
-from lpsgd.lab.measure import Scores, Stopwatch, evaluate, gradient_norm, update_rms
+from lpsgd.lab.measure import Scores, Stopwatch, evaluate, gradient_norm, gradients, update_rms
 from lpsgd.lab.precision import autocast, make_scaler
 from lpsgd.lab.recipe import Recipe
 from lpsgd.peers import registry
@@ -127,8 +127,7 @@ class Trainer:
         else:
             norm = gradient_norm(self.parameters)
         if measure:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            self.sums.grad_density = float(gradient_density(gradients))
+            self.sums.grad_density = float(gradient_density(gradients(self.parameters)))
             before = [p.detach().clone() for p in self.parameters]
         self._optimizer_step(inputs, targets)
         if measure:
@@ -171,8 +170,8 @@ class Trainer:
             torch.autograd.backward(self.scaler.scale(loss))
             return
         # not backward(create_graph=True), which leaves a reference cycle and warns about it
-        gradients = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+        found = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
+        for parameter, gradient in zip(self.parameters, found, strict=True):
             if gradient is not None:
                 known = parameter.grad
                 parameter.grad = gradient if known is None else known + gradient

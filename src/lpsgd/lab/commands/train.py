@@ -30,9 +30,7 @@ def train(
     *,
     optimizer: Annotated[
         str | None,
-        typer.Option(
-            help="NAME or NAME:setting=value,... or package.module:Name. [default: lpsgdm]"
-        ),
+        typer.Option(help="NAME, NAME:setting=value,... or package.module:Name. [default: lpsgdm]"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     recipe: Annotated[
