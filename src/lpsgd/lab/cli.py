@@ -11,6 +11,7 @@ import lpsgd
 from lpsgd.lab.commands.compare import compare
 from lpsgd.lab.commands.optimizers import optimizers
 from lpsgd.lab.commands.train import train
+from lpsgd.lab.commands import data
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
 )
+app.add_typer(data.app, name="data")
 
 app.command()(train)
 app.command()(compare)
