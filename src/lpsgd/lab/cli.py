@@ -8,10 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab.commands.compare import compare
-from lpsgd.lab.commands.optimizers import optimizers
-from lpsgd.lab.commands.train import train
-from lpsgd.lab.commands import data
+from lpsgd.lab.commands import compare, data, optimizers, report, train
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -22,11 +19,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
 )
+app.command()(compare.compare)
+app.command()(train.train)
+app.command()(report.report)
+app.command()(optimizers.optimizers)
 app.add_typer(data.app, name="data")
-
-app.command()(train)
-app.command()(compare)
-app.command()(optimizers)
 
 
 @app.callback(invoke_without_command=True)
