@@ -112,7 +112,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         saved |= here
     assert kills >= 20
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
-    leftovers = [path for path in (tmp_path / "killed").rglob("*.part")]
+    leftovers = list((tmp_path / "killed").rglob("*.part"))
     assert not leftovers
 
 

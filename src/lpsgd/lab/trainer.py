@@ -79,11 +79,6 @@ class Trainer:
         self.data = data
         self.device = device
         self.steps_per_epoch = len(data.train)
-        if self.steps_per_epoch == 0:
-            raise UserError(
-                f"batch_size={recipe.batch_size} is more than the {data.train.size} examples of "
-                f"the training set of {recipe.dataset!r}"
-            )
         self.total_steps = recipe.epochs * self.steps_per_epoch
         self.warmup_steps = round(recipe.warmup_epochs * self.steps_per_epoch)
 
