@@ -63,11 +63,10 @@ def _receive_all(
         try:
             return _receive(url, part, report, timeout)
         except urllib.error.HTTPError as error:
+            error.close()
+            reason: object = f"HTTP {error.code} {error.reason}"
             if error.code < 500:  # not there or not allowed: asking again does not help
-                raise Unreachable(
-                    f"cannot download {url}: HTTP {error.code} {error.reason}"
-                ) from error
-            reason: object = error
+                raise Unreachable(f"cannot download {url}: {reason}") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
         failures = 0 if _size(part) > before else failures + 1
@@ -85,6 +84,7 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and offset:  # nothing is left to send: whole or wrong, the md5 knows
+            error.close()
             return
         raise
     with response, part.open("ab") as stream:

@@ -39,6 +39,10 @@ class Request:
             raise UserError(f"batch_size is {self.batch_size}; allowed: 1 or more")
         if self.workers < 0:
             raise UserError(f"workers is {self.workers}; allowed: 0 or more")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:  # which one depends on the build of torch
+            raise UserError(f"device is {self.device!r}, which is not usable: {error}") from error
 
 
 class Loader(ABC):

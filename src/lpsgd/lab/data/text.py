@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,9 +26,9 @@ def load(request: Request, *, path: str | Path | None = None, context: int = 128
     if context < 1:
         raise UserError(f"context is {context}; allowed: 1 or more")
     text = manual() if path is None else read(Path(path))
-    vocabulary = sorted(set(text))
-    number = {character: index for index, character in enumerate(vocabulary)}
-    stream = torch.tensor([number[character] for character in text])
+    characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    vocabulary, numbers = np.unique(characters, return_inverse=True)
+    stream = torch.from_numpy(numbers)
 
     train, test = stream[: -(len(stream) // TEST_SHARE)], stream[-(len(stream) // TEST_SHARE) :]
     train, val = _hold_out(train, request, context)
