@@ -85,7 +85,7 @@ class OptimizerResult:
     """Everything about one optimizer of the comparison.
 
     ``final`` is over the last epoch of the complete runs. ``best`` takes each run's best epoch,
-    which is chosen on the test set and so is too good; it is never tested.
+    which is chosen on the test set and so is optimistic; it is never tested.
     """
 
     label: str

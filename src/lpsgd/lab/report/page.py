@@ -107,7 +107,7 @@ def _number(text: str, value: float | None, small: str = "") -> Html:
 
 def _name(analysis: Analysis, label: str) -> Html:
     place = [result.label for result in analysis.results].index(label)
-    tag = (element("span", "reference", class_="tag"),) if label == analysis.reference else ()
+    tag = (" ", element("span", "reference", class_="tag")) if label == analysis.reference else ()
     swatch = element("span", class_="swatch", data_series=place)
     return element("th", swatch, label, *tag, scope="row", data_series=place)
 
@@ -142,7 +142,7 @@ def _result_columns() -> list[tuple[str, str]]:
         )
         columns.append(("95 % interval", "Bar: 95 % interval of the mean. Dots: seeds."))
     columns += [
-        (f"Best {metric.title}, chosen on test", "Mean of each run's best epoch; too good.")
+        (f"Best {metric.title}, chosen on test", "Mean of each run's best epoch; optimistic.")
         for metric in METRICS
     ]
     return columns
@@ -162,7 +162,8 @@ def _spread(result: OptimizerResult, metric: Metric, scale: tuple[float, float])
     )
     known = None if final.low is None else repr(final.low)
     body = (drawing,) if values else ()
-    return element("td", *body, element("small", text), class_="drawing", data_value=known)
+    below = () if final.low is None else (element("small", text),)
+    return element("td", *body, *below, class_="drawing", data_value=known)
 
 
 def _best(result: OptimizerResult, metric: Metric) -> tuple[str, float | None, str]:
