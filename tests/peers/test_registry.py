@@ -184,7 +184,7 @@ def test_a_factory_that_takes_the_model() -> None:
 SAM = "pytorch_optimizer:SAM:base_optimizer=torch.optim:SGD,lr=0.05,momentum=0.9,rho=0.05"
 
 
-SHAMPOO = "pytorch_optimizer:Shampoo:lr=0.05,momentum=0.9"
+SHAMPOO = "pytorch_optimizer:Shampoo:lr=0.05,preconditioning_compute_steps=3"
 SOPHIA = "pytorch_optimizer:SophiaH:lr=0.05,update_period=2"
 LBFGS = "torch.optim:LBFGS:lr=0.1,max_iter=2"
 
