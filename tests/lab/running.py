@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpsgd.lab import data as datasets
 from lpsgd.lab.checkpoint import load_weights
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.runs import WALL_CLOCK_FIELDS
 from lpsgd.lab.trainer import Trainer
-from lpsgd.lab.training import Interrupted, RunOptions, train
+from lpsgd.lab.training import Interrupted, RunOptions, load_data, train
 
 CPU = torch.device("cpu")
 
@@ -28,15 +27,7 @@ def small_recipe(optimizer: str = "sgd:lr=0.05", **values: Any) -> Recipe:
 
 
 def load(recipe: Recipe) -> Any:
-    return datasets.load(
-        recipe.dataset,
-        seed=recipe.seed,
-        train_size=recipe.train_size,
-        val_size=recipe.val_size,
-        test_size=recipe.test_size,
-        batch_size=recipe.batch_size,
-        augment=recipe.augment,
-    )
+    return load_data(recipe, RunOptions(), CPU)
 
 
 def batches(trainer: Trainer) -> list[tuple[Tensor, Tensor]]:

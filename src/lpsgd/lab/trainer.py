@@ -40,7 +40,7 @@ class Diverged(Exception):
     """The loss became NaN or infinite; ``facts`` say where."""
 
     def __init__(self, what: str, facts: dict[str, Any]) -> None:
-        shown = ", ".join(f"{name}={value}" for name, value in facts.items())
+        shown = ", ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
         super().__init__(f"{what} at {shown}")
         self.facts = facts
 
@@ -188,7 +188,8 @@ class Trainer:
         sums = self.sums
         sums.nll += nll
         sums.correct += correct
-        sums.grad_norm += norm
+        # a step that the scaler skipped, because its gradient overflowed, has no norm
+        sums.grad_norm += norm.nan_to_num(0, 0, 0) if self.scaler.is_enabled() else norm
         sums.images += images
         sums.examples += examples
         sums.steps += 1

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab import data as datasets
 from lpsgd.lab import precision
@@ -22,6 +22,11 @@ from lpsgd.lab.measure import state_bytes
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.runs import MetricsMark, Run, open_run, writing
 from lpsgd.lab.trainer import Diverged, Trainer, numerics
+
+if TYPE_CHECKING:
+    import torch
+
+    from lpsgd.lab.data import Data
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -61,19 +66,7 @@ def train(
         if result is None:
             with numerics(recipe) as device:
                 precision.require(recipe.precision, device)
-                data = datasets.load(
-                    recipe.dataset,
-                    options.root,
-                    seed=recipe.seed,
-                    train_size=recipe.train_size,
-                    val_size=recipe.val_size,
-                    test_size=recipe.test_size,
-                    batch_size=recipe.batch_size,
-                    augment=recipe.augment,
-                    device=str(device),
-                    workers=options.workers,
-                    **recipe.data,
-                )
+                data = load_data(recipe, options, device)
                 trainer = Trainer(recipe, data, device)
                 environment = describe_environment(recipe.threads, str(device))
                 run.begin(recipe, label or recipe.optimizer, environment)
@@ -81,6 +74,23 @@ def train(
                 result = _Session(trainer, run, options, stop, listen).run_all()
         listen({"event": "end", **result})
         return result
+
+
+def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
+    """Load the data of a recipe."""
+    return datasets.load(
+        recipe.dataset,
+        options.root,
+        seed=recipe.seed,
+        train_size=recipe.train_size,
+        val_size=recipe.val_size,
+        test_size=recipe.test_size,
+        batch_size=recipe.batch_size,
+        augment=recipe.augment,
+        device=str(device),
+        workers=options.workers,
+        **recipe.data,
+    )
 
 
 class _Session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -13,6 +13,18 @@ from pydantic.fields import FieldInfo
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe, read_recipe_file
 from lpsgd.peers.registry import parse_value
+
+# What both `train` and `compare` take beside the recipe.
+RecipeFile = Annotated[
+    Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
+]
+Root = Annotated[Path | None, typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA]")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
+SaveSeconds = Annotated[
+    float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 # These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-3,p=6
 _NOT_OPTIONS = ("optimizer", "settings")
