@@ -92,7 +92,7 @@ def augmentation(rounds: int = 40) -> float:
     return ratio
 
 
-def make_trainer(optimizer: str, batches: int = 2) -> Trainer:
+def make_trainer(optimizer: str, batches: int = 8) -> Trainer:
     """ResNet-18 of width 16 on so many batches of CIFAR-10 (or, without it, of its shape)."""
     values: dict[str, object] = {"model": "resnet18", "width": 16, "batch_size": BATCH}
     sizes = {"train_size": batches * BATCH, "batch_size": BATCH}
@@ -103,7 +103,7 @@ def make_trainer(optimizer: str, batches: int = 2) -> Trainer:
     return Trainer(resolve(values, optimizer), data, torch.device("cpu"))
 
 
-def epoch(rounds: int = 10) -> float:
+def epoch(rounds: int = 4) -> float:
     """How long an epoch in the trainer takes, compared with a bare loop over ready tensors."""
     torch.set_num_threads(1)
     trainer, plain = make_trainer("sgd:lr=0.01"), make_trainer("sgd:lr=0.01")

@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 # Six learning rates, half a decade apart, around what each method's authors use, and one or two
 # decays.
-CENTRES = {"sgd": 0.03, "adamw": 1e-3, "lion": 3e-4, "lpsgdm": 1e-2}
+CENTRES = {"sgd": 0.03, "adamw": 3e-3, "lion": 1e-3, "lpsgdm": 1e-2}
 DECAYS = {"sgd": (0.0, 1e-3), "adamw": (0.01, 0.1), "lion": (0.01, 0.1), "lpsgdm": (0.0, 0.01)}
 
 

@@ -139,7 +139,7 @@ def test_diverged_unfinished_and_missing_runs_are_shown_and_left_out(five_seeds)
     results = by_label(analysis)
     assert (results["lion"].complete, results["lion"].diverged) == (4, 1)
     assert results["lion"].final["test_top1"].mean == pytest.approx(sum(WORSE[:4]) / 4)
-    assert results["lion"].versus["test_top1"].pairs == 4
+    assert results["lion"].versus["test_top1"].n == 4
     assert (results["adam"].complete, results["adam"].unfinished) == (3, 2)
     assert "1 of 5 runs of lion diverged; its numbers are of the others only." in analysis.verdict
     assert analysis.notes == (
@@ -162,7 +162,7 @@ def test_pairs_are_the_shared_seeds(tmp_path):
     for seed in (1, 2):
         write_run(root / "b" / str(seed), "lion", seed, history(95.0 + seed, seed=seed))
     versus = by_label(analyse(load_comparison(root)))["lion"].versus["test_top1"]
-    assert (versus.pairs, versus.difference) == (1, pytest.approx(5.0))
+    assert (versus.n, versus.difference) == (1, pytest.approx(5.0))
 
 
 def test_nothing_finished_yet(tmp_path):
@@ -179,6 +179,14 @@ def test_costs(five_seeds):
     assert sgd.step_seconds == pytest.approx(0.2)
     assert sgd.optimizer_share == pytest.approx(0.1)
     assert (sgd.state_bytes, sgd.bytes_per_parameter) == (4000, 4.0)
+
+
+def test_time_per_step_leaves_out_the_first_epoch(tmp_path):
+    write_run(tmp_path / "two", "sgd", 0, history(90.0, seed=0, epochs=2), epochs=2)
+    assert analyse(load_comparison(tmp_path)).results[0].step_seconds == pytest.approx(0.2)
+    write_run(tmp_path / "one", "adam", 0, history(90.0, seed=0, epochs=1), epochs=1)
+    adam = by_label(analyse(load_comparison(tmp_path)))["adam"]
+    assert adam.step_seconds == pytest.approx(0.9)
 
 
 def test_folder_without_a_plan(tmp_path):

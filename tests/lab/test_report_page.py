@@ -174,7 +174,8 @@ class Opened:
         """The names of the mean lines that a chart shows."""
         return self.tab.evaluate(
             "id => document.querySelector(`#chart-${id} .plot`).data"
-            ".filter(t => t.hoverinfo === 'none').map(t => t.name)",
+            ".filter(t => t.hoverinfo === 'none')"
+            ".map(t => document.querySelectorAll('#toggles button')[t.meta].textContent)",
             chart,
         )
 
@@ -195,6 +196,10 @@ class Opened:
 def page_file(tmp_path_factory):
     root = tmp_path_factory.mktemp("page")
     folder = write_comparison(root / "c", FINALS, p_max={"lpsgdm": 6.0})
+    for path in folder.glob("runs/optimizer-0/*/metrics.jsonl"):  # all seeds meet in epoch 3
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[2]["train_top1"] = 70.0
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_page(analyse(load_comparison(folder)), root / "page.html")
     return root / "page.html"
 
@@ -234,15 +239,17 @@ def test_table_sorts_by_a_column_both_ways(opened):
     assert head.get_attribute("aria-sort") == "none"
 
 
-def test_missing_values_sort_last_both_ways(opened):
-    button = opened.tab.locator("#settings thead button").first
-    button.click()
-    first_p = "document.querySelector('#tests-test_top1 td:nth-child(4)')"
-    opened.tab.evaluate(f"{first_p}.removeAttribute('data-value')")
+def test_sorting_goes_by_the_value_not_the_text_and_missing_comes_last(opened):
     p_value = opened.tab.locator("#tests-test_top1 thead button").nth(3)
+    p_value.click()
+    assert opened.column("tests-test_top1", 4) == ["<0.001", "0.847"]
+    p_value.click()
+    assert opened.column("tests-test_top1", 4) == ["0.847", "<0.001"]
+    first = "document.querySelector('#tests-test_top1 td:nth-child(4)')"
+    opened.tab.evaluate(f"{first}.removeAttribute('data-value')")
     for _ in range(2):
         p_value.click()
-        assert opened.column("tests-test_top1", 1) == ["lpsgdm", "adamw"]
+        assert opened.column("tests-test_top1", 4) == ["<0.001", "0.847"]
 
 
 def test_hover_shows_values_and_spread(opened):
@@ -294,6 +301,14 @@ def test_bands_time_and_the_end_of_a_run(opened):
     assert tab.evaluate(f"{plot}.layout.xaxis.title.text") == "training time (s)"
     tab.select_option("#part", "0.5")
     assert tab.evaluate(f"{plot}.data.at(-1).x") == [13, 15, 17]
+
+
+def test_band_narrows_to_the_line_where_all_seeds_agree(opened):
+    band = opened.tab.evaluate(
+        "document.querySelector('#chart-train_top1 .plot').data.find(t => t.fill && t.meta === 0)"
+    )
+    assert band["x"] == [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]
+    assert band["y"][2] == band["y"][7] == 70
 
 
 def test_axes_have_units_and_more_charts_open(opened):

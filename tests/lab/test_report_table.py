@@ -44,8 +44,13 @@ def test_table_fits_and_folds_no_number(folder, width):
     # scipy.stats.t.interval(0.95, 4, 92.38, scipy.stats.sem(values)) is 91.732 to 93.028
     assert "lpsgdm 92.38 0.52 91.73 to 93.03 5 93.38 (0.52)" in words
     assert "chosen on test" in words
-    assert "corrected level 0.05/2 = 0.025" in words
+    assert "level (test accuracy 0.05/2 = 0.025; test NLL 0.05/2 = 0.025)" in words
     assert "Better than sgd on test accuracy: lpsgdm." in text
+
+
+def test_one_seed_makes_no_test(tmp_path):
+    text = printed(write_comparison(tmp_path / "c", {"sgd": [90.0], "adam": [91.0]}), 80)
+    assert "No paired t-test could be made" in text
 
 
 def test_table_off_a_terminal_has_no_control_codes(folder):

@@ -122,7 +122,7 @@ def test_normalizing_leaves_the_images_alone():
 
 @pytest.mark.slow
 def test_a_batch_is_augmented_20_times_as_fast_as_image_by_image():
-    assert max(training.augmentation() for _ in range(3)) >= 20
+    assert any(training.augmentation(rounds=20) >= 20 for _ in range(3))
 
 
 def test_the_peer_of_the_benchmark_does_the_same():

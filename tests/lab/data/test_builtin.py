@@ -122,8 +122,12 @@ class TestText:
             load("text", train_size=1_000_000)
         with pytest.raises(UserError, match="val_size is 1000000; allowed: 1 to"):
             load("text", val_size=1_000_000)
-        with pytest.raises(UserError, match="context is 0"):
-            load("text", context=0)
+        for context in (0, "none", 2.5):
+            with pytest.raises(
+                UserError, match=r"context is .*; allowed: a whole number, 1 or more"
+            ):
+                load("text", context=context)
+        assert load("text", context="64").input_shape == (64,)
 
 
 class TestSynthetic:
@@ -154,5 +158,5 @@ class TestSynthetic:
             load("synthetic", shape=shape)
 
     def test_one_class_is_too_few(self):
-        with pytest.raises(UserError, match="classes is 1; allowed: 2 or more"):
+        with pytest.raises(UserError, match="classes is 1; allowed: a whole number, 2 or more"):
             load("synthetic", classes=1)

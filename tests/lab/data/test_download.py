@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,16 @@ def test_a_server_in_trouble_is_asked_again(server, get):
     with pytest.raises(Unreachable, match="503"):
         get()
     assert server.asked == [0, 0, 0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_not_the_networks_fault(server, get):
+    get.part.parent.mkdir()
+    get.part.symlink_to("/dev/full")
+    with pytest.raises(LabError, match=r"cannot write .*part: No space left") as caught:
+        get()
+    assert not isinstance(caught.value, Unreachable)
+    assert server.asked == [0]
 
 
 def test_nobody_answers(server, tmp_path):

@@ -97,6 +97,15 @@ def test_epochs_and_seeds_give_other_crops(folder):
     assert not torch.equal(crops(0, 0), crops(1, 0))
 
 
+def test_every_image_is_cropped_in_its_own_way(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / split / "ant").mkdir(parents=True)
+        for number in range(8):
+            gradient(64, 64).save(tmp_path / split / "ant" / f"{number}.png")
+    crops = torch.cat([images for images, _ in from_folder(tmp_path).train.epoch(0)])
+    assert len(crops.flatten(1).unique(dim=0)) == 8
+
+
 def test_plain_and_test_images_are_centre_crops(folder):
     data = from_folder(folder)
     plain = torch.cat([x for x, _ in data.train.plain()])

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from lpsgd.lab.data import load, names, root
+from lpsgd.lab.data.augment import Normalization
+from lpsgd.lab.data.loaders import ImageLoader, ImageSet, Request
 from lpsgd.lab.errors import UserError
 
 NAMES = ["digits", "synthetic", "text"]
@@ -89,6 +91,17 @@ def test_augmentation_changes_pixels_only():
         assert not torch.equal(images, pixels)
     assert same(list(augmented.train.plain()), list(plain.train.plain()))
     assert same(list(augmented.val.epoch(0)), list(plain.val.epoch(0)))
+
+
+def test_every_batch_and_every_image_is_augmented_in_its_own_way(tmp_path):
+    # one picture, again and again: what differs between two images is their augmentation
+    picture = torch.arange(32 * 32).remainder(251).to(torch.uint8).view(1, 32, 32, 1)
+    same_pictures = ImageSet(picture.repeat(200, 1, 1, 1), torch.zeros(200, dtype=torch.long))
+    request = Request("one", tmp_path, 0, None, 0, None, 100, True, "cpu", 0)
+    loader = ImageLoader(same_pictures, request, Normalization((0.5,), (0.5,)), train=True)
+    first, second = (images for images, _ in loader.epoch(0))
+    assert not torch.equal(first, second)
+    assert len(first.flatten(1).unique(dim=0)) > 50  # of 162 possible ones
 
 
 def test_images_are_channels_last():

@@ -246,6 +246,12 @@ def test_the_real_package_gives_the_real_files(tmp_path):
     assert load("cifar10", tmp_path).train.size == 50_000
 
 
+def test_a_root_that_cannot_be_made(published, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match=r"cannot put cifar10 under .*file/root: .*Not a directory"):
+        obtain.get("cifar10", tmp_path / "file" / "root", say=print)
+
+
 def test_built_in_data_needs_no_download(get):
     assert get("digits") == ["digits needs no download"]
 

@@ -54,10 +54,7 @@ def list_(root: Root = None, as_json: Json = False) -> None:
 
 def _describe(description: Entry, folder: Path) -> dict[str, Any]:
     if description.layouts:
-        there = any(
-            all((folder / layout.folder / file.name).is_file() for file in layout.files)
-            for layout in description.layouts
-        )
+        there = any(not layout.missing(folder) for layout in description.layouts)
     else:
         there = description.name != "imagefolder" or (folder / "imagefolder").is_dir()
     return {

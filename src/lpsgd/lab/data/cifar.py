@@ -44,9 +44,7 @@ def find_layout(description: Entry, root: Path) -> Layout:
     """The first layout all of whose files are under ``root``."""
     missing = []
     for layout in description.layouts:
-        absent = [
-            file.name for file in layout.files if not (root / layout.folder / file.name).is_file()
-        ]
+        absent = layout.missing(root)
         if not absent:
             return layout
         missing.append(f"{root / layout.folder} lacks {', '.join(absent)}")

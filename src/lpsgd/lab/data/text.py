@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lpsgd.lab.data.loaders import Batch, Data, Loader, Request
+from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, whole
 from lpsgd.lab.data.seeding import derive
 from lpsgd.lab.errors import UserError
 
@@ -23,8 +23,7 @@ def load(request: Request, *, path: str | Path | None = None, context: int = 128
     is the end of the training part, a training subset is a run of windows at a place drawn from
     the seed: neighbouring windows share sentences, so random windows would leak.
     """
-    if context < 1:
-        raise UserError(f"context is {context}; allowed: 1 or more")
+    context = whole("context", context, least=1)
     text = manual() if path is None else read(Path(path))
     characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     vocabulary, numbers = np.unique(characters, return_inverse=True)
@@ -83,13 +82,7 @@ class TextLoader(Loader):
                 f"the text is too short: {len(stream)} characters in its"
                 f" {'training' if train else 'test'} part, two windows of {context} are needed"
             )
-        super().__init__(
-            size,
-            batch_size=request.batch_size,
-            seed=request.seed,
-            shuffle=train,
-            augment=train and request.augment,
-        )
+        super().__init__(size, request, train=train)
         self._stream = stream.to(request.device)
         self._context = context
 

@@ -43,9 +43,6 @@
   const dash = (series) => DASHES[Math.floor(series / COLOURS) % DASHES.length];
   const faint = (rgb, share) => rgb.replace("rgb(", "rgba(").replace(")", `, ${share})`);
 
-  // plotly reads names as a kind of HTML, so a name must be escaped even here
-  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-
   // --- optimizers: swatches everywhere, and the buttons that show and hide --------------------
   for (const place of document.querySelectorAll("[data-series]")) {
     const series = Number(place.dataset.series);
@@ -99,7 +96,8 @@
     data.optimizers.forEach((optimizer, series) => {
       const line = optimizer.lines[chart.key];
       if (!line || hidden.has(series)) return;
-      const common = { name: escaped(optimizer.label), type: "scatter" };
+      // plotly reads names as a kind of HTML, so it is never told one
+      const common = { meta: series, type: "scatter" };
       behind.push(...bandTraces(chart, line, series, common));
       for (const seed of line.seeds)
         if (seed.diverged || band.value === "seeds") behind.push(seedTrace(seed, series, common));
@@ -114,10 +112,10 @@
   function bandTraces(chart, line, series, common) {
     const [low, high] = { range: [line.min, line.max], interval: [line.low, line.high] }[band.value] || [];
     if (!low) return [];
-    const at = places(line).filter((i) => low[i] !== null && high[i] > low[i]);
+    const at = places(line).filter((i) => low[i] !== null);
     const floor = (value) => chart.log ? Math.max(value, 1e-12) : value;
     const back = [...at].reverse();
-    return at.length < 2 ? [] : [{ ...common, mode: "lines", fill: "toself", hoverinfo: "skip",
+    return !at.some((i) => high[i] > low[i]) ? [] : [{ ...common, mode: "lines", fill: "toself", hoverinfo: "skip",
       line: { width: 0 }, fillcolor: faint(colour(series), 0.18),
       x: [...at, ...back].map((i) => x(line, i)),
       y: [...at.map((i) => high[i]), ...back.map((i) => floor(low[i]))] }];
@@ -158,7 +156,7 @@
       paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--ink") },
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: css("--ink") },
-      xaxis: { ...axis, ...xRange(shown), title: { text: horizontal, font }, showspikes: true, spikemode: "across",
+      xaxis: { ...axis, ...xRange(shown), dtick: across.value === "epoch" && lastEpoch <= 10 ? 1 : undefined, title: { text: horizontal, font }, showspikes: true, spikemode: "across",
                spikesnap: "hovered data", spikethickness: 1, spikedash: "dot", spikecolor: css("--soft") },
       yaxis: { ...axis, title: { text: chart.axis, font }, ...(chart.log ? logAxis(shown) : { type: "linear" }) },
     }, { responsive: true, displaylogo: false, displayModeBar: "hover",
