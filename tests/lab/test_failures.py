@@ -173,6 +173,19 @@ def test_a_folder_of_another_recipe(tmp_path: Path) -> None:
     assert after == before
 
 
+def test_a_folder_from_before_a_field_existed(tmp_path: Path) -> None:
+    recipe = small_recipe()
+    train(recipe, tmp_path / "run")
+    path = tmp_path / "run/config.json"
+    config = read(tmp_path / "run", "config.json")
+    del config["recipe"]["lr_end"]
+    path.write_text(json.dumps(config))
+    assert train(recipe, tmp_path / "run")["state"] == "complete"
+    path.write_text('{"recipe": {"nonsense": 1}}')
+    with pytest.raises(UserError, match="config.json cannot be read .*unknown key 'nonsense'"):
+        train(recipe, tmp_path / "run")
+
+
 def test_a_folder_with_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):

@@ -112,12 +112,14 @@ class _Session:
         self.epoch = 1
         self.batch = 0
         self.store = CheckpointStore(run.checkpoints, self._warn)
-        self.board = _Board(run.folder) if options.tensorboard else None
+        self.board: _Board | None = None
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
 
     def run_all(self) -> dict[str, Any]:
         self._resume()
+        if self.options.tensorboard:
+            self.board = _Board(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         self.listen(
             {
@@ -280,10 +282,11 @@ class _Session:
 class _Board:
     """The same numbers for TensorBoard."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first_epoch: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        # what was written of epochs that are now trained again is hidden
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
 
     def add(self, record: dict[str, Any]) -> None:
         for name, value in record.items():

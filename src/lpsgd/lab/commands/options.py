@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -47,6 +48,8 @@ def with_recipe_options(*, without: tuple[str, ...] = ()) -> Callable[[Any], Any
         own = list(signature.parameters.values())[1:]
 
         def wrapper(**arguments: Any) -> Any:
+            if (here := str(Path.cwd())) not in sys.path:
+                sys.path.append(here)  # the user's own modules can be named as import paths
             given = {name: arguments.pop(name) for name in fields}
             values = {name: value for name, value in given.items() if value is not None}
             if "data" in values:
