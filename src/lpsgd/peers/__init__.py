@@ -1,0 +1,1 @@
+"""The optimizers that LPSGD is compared with; ``registry`` describes all of them."""
