@@ -128,7 +128,7 @@ class LpOptimizer(Optimizer):
         schedule = group["p_schedule"]
         if schedule is not None:
             group["p"] = _checked_p(schedule, self._count_of(group))
-        if group["capturable"] and not isinstance(group["p"], Tensor):
+        if group.get("capturable") and not isinstance(group["p"], Tensor):
             # float64, as schedules compute it; a 0-d tensor does not widen what it meets
             device = group["params"][0].device if group["params"] else torch.device("cpu")
             dtype = torch.float32 if device.type == "mps" else torch.float64
@@ -230,7 +230,7 @@ class LpOptimizer(Optimizer):
     def _current_p(self, group: Group, step: Tensor) -> Exponent:
         """The p of this step, also written to the group where a schedule gives it."""
         schedule: PFunction | None = group["p_schedule"]
-        if group["capturable"] or torch.compiler.is_compiling():
+        if group.get("capturable") or torch.compiler.is_compiling():
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
             p: Exponent = group["p"]

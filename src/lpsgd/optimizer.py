@@ -22,6 +22,7 @@ from torch import Tensor
 from lpsgd import checks, geometry
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
+from lpsgd.lists import divide_by_largest_, pow_, real, scaling_
 from lpsgd.schedule import PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
@@ -228,21 +229,21 @@ def lp_descent(
         lr = lr.item() if isinstance(lr, Tensor) else lr
         p = p.item() if isinstance(p, Tensor) else p
     buffers = momentum_buffers if momentum_buffers is not None else [None] * len(params)
-    real = [
-        (_real(param), _real(grad), buffer)
+    rows = [
+        (real(param), real(grad), buffer)
         for param, grad, buffer in zip(params, grads, buffers, strict=True)
         if param.numel() > 0
     ]
-    if not real:
+    if not rows:
         return
     foreach = not differentiable if foreach is None else foreach
     rule = _multi_tensor if foreach else _single_tensor
     rule(
-        [param for param, _, _ in real],
-        [grad for _, grad, _ in real],
+        [param for param, _, _ in rows],
+        [grad for _, grad, _ in rows],
         None
         if momentum_buffers is None
-        else [buffer for _, _, buffer in real if buffer is not None],
+        else [buffer for _, _, buffer in rows if buffer is not None],
         p=p,
         step=lr if maximize else -lr,
         keep=1 - lr * weight_decay,
@@ -251,11 +252,6 @@ def lp_descent(
         normalize=normalize,
         differentiable=differentiable,
     )
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """A complex tensor as pairs of reals, a real one as it is."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _single_tensor(
@@ -392,9 +388,7 @@ class _Bucket:
     def _scaling(self, p: Exponent, eps: float) -> list[Tensor]:
         """(|x| + eps)^-rho"""
         t = self.scratch(self.source)
-        torch._foreach_abs_(t)
-        torch._foreach_add_(t, eps)
-        _pow_(t, -geometry.rho(p))
+        scaling_(t, p, eps)
         return t
 
     def _dual_factors(self, p: Exponent) -> list[Tensor]:
@@ -402,8 +396,8 @@ class _Bucket:
         q, rho = geometry.dual_exponent(p), geometry.rho(p)
         t = self.scratch(self.source)
         torch._foreach_abs_(t)
-        largest = _divide_by_largest_(t)
-        _pow_(t, q)
+        largest = divide_by_largest_(t)
+        pow_(t, q)
         return [(top * x.sum() ** (1 / q)) ** rho for top, x in zip(largest, t, strict=True)]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
@@ -414,7 +408,7 @@ class _Bucket:
             u = self._scaling(p, eps)
             _multiply_(u, self.source)
         # squares of entries that are at most 1 cannot overflow
-        largest = _divide_by_largest_(u)
+        largest = divide_by_largest_(u)
         floor = geometry.rms_floor(p, eps)
         norms = torch._foreach_norm(u, 2)
         factors = [
@@ -453,23 +447,6 @@ class _Bucket:
             return x if x is self._scratch else self.scratch(x)
         _multiply_(scaling, x)
         return scaling
-
-
-def _pow_(t: list[Tensor], exponent: Exponent) -> None:
-    """t <- t^exponent, in place"""
-    if isinstance(exponent, Tensor):
-        torch._foreach_pow_(t, [exponent] * len(t))
-    elif exponent == -1:
-        torch._foreach_reciprocal_(t)
-    else:
-        torch._foreach_pow_(t, exponent)
-
-
-def _divide_by_largest_(t: list[Tensor]) -> list[Tensor]:
-    """t <- t/max|t| for each tensor (zeros stay), and those maxima"""
-    largest = list(torch._foreach_norm(t, float("inf")))
-    torch._foreach_div_(t, [torch.where(top > 0, top, 1.0) for top in largest])
-    return largest
 
 
 # Mixing dtypes in one operation makes a CPU cast the narrow operand as a whole. Blocks of this many
