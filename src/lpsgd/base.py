@@ -53,6 +53,16 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.dtype.itemsize < 4 else tensor.dtype
 
 
+def require_dense(optimizer: str, grad: Tensor) -> None:
+    """Refuse a sparse gradient, and say what to do about it."""
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            f"{optimizer} does not take sparse gradients (layout {grad.layout}): every coordinate "
+            "of its momentum and step is dense. Use nn.Embedding(sparse=False), call .to_dense() "
+            "on the gradient, or give these parameters to torch.optim.SparseAdam"
+        )
+
+
 class LpOptimizer(Optimizer):
     """Base of the optimizers here: ``torch.optim.Optimizer`` plus a step count, and p schedules.
 
@@ -206,13 +216,7 @@ class LpOptimizer(Optimizer):
         for param in group["params"]:
             if param.grad is None:
                 continue
-            if param.grad.layout != torch.strided:
-                raise RuntimeError(
-                    f"{type(self).__name__} does not take sparse gradients (layout "
-                    f"{param.grad.layout}): every coordinate of its momentum and step is dense. "
-                    "Use nn.Embedding(sparse=False), call .to_dense() on the gradient, or give "
-                    "these parameters to torch.optim.SparseAdam"
-                )
+            require_dense(type(self).__name__, param.grad)
             if step is None:
                 device = param.device if group["capturable"] else "cpu"
                 step = torch.tensor(self._count(), dtype=torch.int64, device=device)
