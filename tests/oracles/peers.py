@@ -1,7 +1,7 @@
 """Every optimizer's rule in float64 numpy, written from the equations and not from the package.
 
-A rule is ``rule(theta, g, state, t, **settings) -> theta``: ``t`` counts from 1, ``state`` is a dict
-that the rule keeps its own arrays in. ``run`` gives the points that it visits.
+A rule is ``rule(theta, g, state, t, **settings) -> theta``: ``t`` counts from 1, ``state`` is a
+dict that the rule keeps its own arrays in. ``run`` gives the points that it visits.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch import Tensor
 from lpsgd import checks, geometry
 from lpsgd.base import Group
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, divide_by_largest_, pow_, signed_power
+from lpsgd.lists import Tensors, pow_, signed_power
 from lpsgd.peers.rule import MOMENTUM, Peer, descend_
 from lpsgd.schedule import PFunction
 
@@ -86,7 +86,7 @@ class Lion(Peer):
         return c
 
     def _rule(
-        self, theta: Tensors, g: Tensors, buffers: list[Tensors], settings: Mapping[str, Any]
+        self, theta: Tensors, g: Tensors, buffers: list[list[Tensor]], settings: Mapping[str, Any]
     ) -> None:
         (m,) = buffers
         beta1, beta2 = settings["betas"]
@@ -165,10 +165,11 @@ class LionK(Lion):
         if not isinstance(p, Tensor) and math.isinf(p):
             return super()._direction(c, p)
         # u does not depend on c's scale; entries of at most 1 keep every power in range
-        divide_by_largest_(c)
+        largest = [torch.where(top > 0, top, 1.0) for top in torch._foreach_norm(c, math.inf)]
+        y = torch._foreach_div(c, largest)
         alpha, q = geometry.alpha(p), geometry.dual_exponent(p)
-        u = signed_power(c, alpha)
-        powers = torch._foreach_abs(c)
+        u = signed_power(y, alpha)
+        powers = torch._foreach_abs(y)
         pow_(powers, q)
         # the norm is at least 1, except for a tensor of zeros, whose u is 0
         sums = [torch.clamp(x.sum(), min=1) for x in powers]

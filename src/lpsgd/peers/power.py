@@ -87,7 +87,7 @@ class PowerSGDM(Peer):
         return (MOMENTUM,) if group["momentum"] != 0 else ()
 
     def _rule(
-        self, theta: Tensors, g: Tensors, buffers: list[Tensors], settings: Mapping[str, Any]
+        self, theta: Tensors, g: Tensors, buffers: list[list[Tensor]], settings: Mapping[str, Any]
     ) -> None:
         d = signed_power(g, settings["gamma"])
         if settings["weight_decay"] != 0:

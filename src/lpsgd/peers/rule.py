@@ -34,11 +34,12 @@ class Peer(LpOptimizer):
 
     @abstractmethod
     def _rule(
-        self, theta: Tensors, g: Tensors, buffers: list[Tensors], settings: Mapping[str, Any]
+        self, theta: Tensors, g: Tensors, buffers: list[list[Tensor]], settings: Mapping[str, Any]
     ) -> None:
-        """Move ``theta`` and ``buffers`` in place by one step, and leave ``g`` as it is.
+        """Move ``theta`` and ``buffers`` by one step, and leave ``g`` as it is.
 
-        ``settings`` are the group's, with the lr and p of this step.
+        A tensor is changed in place, or another is put into its list. ``settings`` are the
+        group's, with the lr and p of this step.
         """
 
     def _update(
@@ -76,7 +77,7 @@ class Peer(LpOptimizer):
             buffers = [[tensor.clone() for tensor in buffer] for buffer in buffers]
         if settings["maximize"]:
             g = list(torch._foreach_neg(g))
-        self._rule(theta, g, list(buffers), settings)
+        self._rule(theta, g, buffers, settings)
         for row, moved in zip(rows, zip(theta, *buffers, strict=True), strict=True):
             for held, new in zip((row[0], *row[2:]), moved, strict=True):
                 if new is not held:

@@ -64,7 +64,7 @@ class SignSGD(Peer):
         )
 
     def _rule(
-        self, theta: Tensors, g: Tensors, buffers: list[Tensors], settings: Mapping[str, Any]
+        self, theta: Tensors, g: Tensors, buffers: list[list[Tensor]], settings: Mapping[str, Any]
     ) -> None:
         descend_(theta, torch._foreach_sign(g), settings)
 
@@ -127,7 +127,7 @@ class Signum(Peer):
         return (MOMENTUM,) if group["momentum"] != 0 else ()
 
     def _rule(
-        self, theta: Tensors, g: Tensors, buffers: list[Tensors], settings: Mapping[str, Any]
+        self, theta: Tensors, g: Tensors, buffers: list[list[Tensor]], settings: Mapping[str, Any]
     ) -> None:
         x = g
         if buffers:

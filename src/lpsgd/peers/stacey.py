@@ -133,12 +133,12 @@ class Stacey(Peer):
 
     def _new_buffer(self, name: str, param: Tensor, group: Group) -> Tensor:
         if name == DUAL:
-            theta = real(param.detach())
+            theta = real(param)
             return theta.to(working_dtype(theta), copy=True)
         return super()._new_buffer(name, param, group)
 
     def _rule(
-        self, theta: Tensors, g: Tensors, buffers: list[Tensors], settings: Mapping[str, Any]
+        self, theta: Tensors, g: Tensors, buffers: list[list[Tensor]], settings: Mapping[str, Any]
     ) -> None:
         m, z = buffers
         beta1, beta2 = settings["betas"]
@@ -148,7 +148,7 @@ class Stacey(Peer):
         if settings["mode"] == "pp":
             image = signed_power(z, p - 1)  # phi(z)
             add_scaled_(image, c, -settings["dual_lr"])
-            torch._foreach_copy_(z, signed_power(image, 1 / (p - 1)))
+            z[:] = signed_power(image, 1 / (p - 1))
         else:
             add_scaled_(z, c, -settings["dual_lr"])
         # theta <- (1 - tau - eta lambda) theta + tau z - eta (1 - tau) u
