@@ -252,8 +252,9 @@ class LpOptimizer(Optimizer):
             return p
         value = schedule(step)
         if isinstance(p, Tensor):
-            p.copy_(torch.as_tensor(value))  # in place: a captured graph writes where it is read
-            return p
+            # In place, because a captured graph writes where it is read; and what copy_ returns is
+            # used, because dynamo may drop a call whose result is not.
+            return p.copy_(value) if isinstance(value, Tensor) else p.fill_(value)
         group["p"] = value
         return value
 

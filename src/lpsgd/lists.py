@@ -22,6 +22,23 @@ def real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
+def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | Tensor:
+    """A step's lr or p in the form that suits how the step is run.
+
+    A number where it may be looked at: numbers are faster, and p = 2 can be seen. Not if
+    ``untouched``, where a tensor stays one; and in a compiled graph a number becomes a 0-d tensor
+    that the graph computes, so that its value is not built in.
+    """
+    if isinstance(value, Tensor):
+        in_graph = untouched or torch.compiler.is_compiling()
+        return value.reshape(()) if in_graph else value.item()
+    if torch.compiler.is_compiling():
+        device = params[0].device
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        return torch.ones((), dtype=dtype, device=device) * value
+    return value
+
+
 def pow_(t: Tensors, exponent: Exponent) -> None:
     """t <- t^exponent"""
     if isinstance(exponent, Tensor):
@@ -68,9 +85,3 @@ def add_scaled_(t: Tensors, x: Tensors, factor: float | Tensor) -> None:
         torch._foreach_add_(t, torch._foreach_mul(x, factor))
     else:
         torch._foreach_add_(t, x, alpha=factor)
-
-
-def decay_(theta: Tensors, keep: float | Tensor) -> None:
-    """theta <- keep theta, which is nothing at all where keep is 1"""
-    if isinstance(keep, Tensor) or keep != 1:
-        torch._foreach_mul_(theta, keep)

@@ -22,7 +22,7 @@ from torch import Tensor
 from lpsgd import checks, geometry
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.lists import divide_by_largest_, pow_, real, scaling_
+from lpsgd.lists import divide_by_largest_, pow_, real, scalar, scaling_
 from lpsgd.schedule import PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
@@ -224,10 +224,8 @@ def lp_descent(
     Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
     around: the rule is odd in x, so the buffer averages the gradient as it was given.
     """
-    if not (capturable or differentiable or torch.compiler.is_compiling()):
-        # Python numbers are faster than 0-d tensors, and p = 2 can be seen
-        lr = lr.item() if isinstance(lr, Tensor) else lr
-        p = p.item() if isinstance(p, Tensor) else p
+    untouched = capturable or differentiable
+    lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
     buffers = momentum_buffers if momentum_buffers is not None else [None] * len(params)
     rows = [
         (real(param), real(grad), buffer)
@@ -246,7 +244,7 @@ def lp_descent(
         else [buffer for _, _, buffer in rows if buffer is not None],
         p=p,
         step=lr if maximize else -lr,
-        keep=1 - lr * weight_decay,
+        keep=1 - lr * weight_decay if weight_decay != 0 else 1.0,
         momentum=momentum,
         eps=eps,
         normalize=normalize,

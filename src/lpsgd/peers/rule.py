@@ -16,7 +16,7 @@ from torch import Tensor
 from lpsgd import checks
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, add_scaled_, decay_, real
+from lpsgd.lists import Tensors, add_scaled_, real, scalar
 
 # The tensors of one parameter: itself, its gradient, its buffers.
 _Row: TypeAlias = tuple[Tensor, ...]
@@ -52,12 +52,9 @@ class Peer(LpOptimizer):
         p: Exponent | None,
     ) -> None:
         differentiable = group["differentiable"]
-        in_graph = group["capturable"] or differentiable or torch.compiler.is_compiling()
-        settings = {**group, "p": p}
-        for name, value in settings.items():
-            if isinstance(value, Tensor):
-                # foreach takes 0-d tensors; where the value may be looked at, numbers are faster
-                settings[name] = value.reshape(()) if in_graph else value.item()
+        untouched = group["capturable"] or differentiable
+        settings = {**group, "lr": scalar(group["lr"], params, untouched)}
+        settings["p"] = None if p is None else scalar(p, params, untouched)
         rows = [
             (real(param), real(grad), *state)
             for param, grad, *state in zip(params, grads, *buffers, strict=True)
@@ -94,6 +91,7 @@ def _alike(rows: Iterable[_Row]) -> Iterable[list[_Row]]:
 
 def descend_(theta: Tensors, u: Tensors, settings: Mapping[str, Any]) -> None:
     """theta <- (1 - eta lambda) theta - eta u, the step with decoupled decay"""
-    lr = settings["lr"]
-    decay_(theta, 1 - lr * settings["weight_decay"])
+    lr, weight_decay = settings["lr"], settings["weight_decay"]
+    if weight_decay != 0:
+        torch._foreach_mul_(theta, 1 - lr * weight_decay)
     add_scaled_(theta, u, -lr)

@@ -12,7 +12,7 @@ from torch import Tensor
 from lpsgd import checks
 from lpsgd.base import Group, working_dtype
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, add_scaled_, decay_, lp_direction, real, signed_power
+from lpsgd.lists import Tensors, add_scaled_, lp_direction, real, signed_power
 from lpsgd.peers.rule import MOMENTUM, Peer
 from lpsgd.schedule import PFunction
 
@@ -152,7 +152,7 @@ class Stacey(Peer):
         else:
             add_scaled_(z, c, -settings["dual_lr"])
         # theta <- (1 - tau - eta lambda) theta + tau z - eta (1 - tau) u
-        decay_(theta, 1 - tau - lr * settings["weight_decay"])
+        torch._foreach_mul_(theta, 1 - tau - lr * settings["weight_decay"])
         add_scaled_(theta, z, tau)
         add_scaled_(theta, u, -lr * (1 - tau))
         torch._foreach_lerp_(m, g, 1 - beta2)  # m <- beta_2 m + (1 - beta_2) g
