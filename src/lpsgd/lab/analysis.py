@@ -37,6 +37,11 @@ class Metric:
     digits: int
     higher_is_better: bool
 
+    @property
+    def heading(self) -> str:
+        """The title as it begins a line."""
+        return self.title[0].upper() + self.title[1:]
+
     def value(self, value: float | None) -> str:
         """A value of this metric with its unit."""
         return f"{fixed(value, self.digits)} {self.unit}"
@@ -97,6 +102,13 @@ class OptimizerResult:
     optimizer_share: float | None
     state_bytes: int | None
     parameters: int | None
+
+    @property
+    def bytes_per_parameter(self) -> float | None:
+        """Bytes of optimizer state for each parameter of the model."""
+        if self.state_bytes is None or not self.parameters:
+            return None
+        return self.state_bytes / self.parameters
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class CheckpointStore:
         self._proved = False
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Write ``state`` as the checkpoint of ``step``, then remove what is older than the last two."""
+        """Write ``state`` as the checkpoint of ``step``; remove what is older than the last two."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()

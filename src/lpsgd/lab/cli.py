@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
+from lpsgd.lab.commands import compare, data, optimizers, report, train
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -18,6 +19,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
 )
+app.command()(compare.compare)
+app.command()(train.train)
+app.command()(report.report)
+app.command()(optimizers.optimizers)
+app.add_typer(data.app, name="data")
 
 
 @app.callback(invoke_without_command=True)

@@ -31,7 +31,7 @@ def describe_environment(threads: int, device: str) -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Return the commit of the repository that holds ``folder``, with ``-dirty`` if it is changed."""
+    """Return the commit of the repository around ``folder``, with ``-dirty`` if it is changed."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         found = subprocess.run(

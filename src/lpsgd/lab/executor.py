@@ -28,14 +28,14 @@ _LAST_EVENTS = ("end", "interrupted", "error")
 
 
 class LocalExecutor:
-    """Runs tasks in ``jobs`` worker processes. Each task ends with one event: end, interrupted, error."""
+    """Runs tasks in ``jobs`` processes; each task's last event is end, interrupted or error."""
 
     def __init__(self, jobs: int, options: RunOptions) -> None:
         self.jobs = jobs
         self.options = options
 
     def run(self, tasks: Sequence[Task], listen: Listener, stop: threading.Event) -> None:
-        """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` ends it early, saved."""
+        """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
         waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
         for task in tasks:
             waiting.put(task)

@@ -59,10 +59,14 @@ def evaluate(
     )
 
 
+def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients that there are, without the graph of second derivatives."""
+    return [p.grad.detach() for p in parameters if p.grad is not None]
+
+
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the l2 norm of all gradients taken as one vector."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
+    return torch.nn.utils.get_total_norm(gradients(parameters))
 
 
 def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
@@ -75,7 +79,7 @@ def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Return the bytes of an optimizer's state, tensors that several parameters share counted once."""
+    """Return the bytes of an optimizer's state; what several parameters share counts once."""
     seen: dict[int, int] = {}
     for state in optimizer.state.values():
         for value in state.values():
@@ -97,9 +101,7 @@ class Stopwatch:
 
     def __enter__(self) -> None:
         if self._on_gpu:
-            self._events.append(
-                (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            )
+            self._events.append((_event(), _event()))
             self._events[-1][0].record()
         else:
             self._start = time.perf_counter()
@@ -118,3 +120,7 @@ class Stopwatch:
             self._events.clear()
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

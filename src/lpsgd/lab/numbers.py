@@ -57,7 +57,7 @@ def duration(seconds: float | None) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 99.5:
-        return f"{seconds:.3g} s"
+        return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 

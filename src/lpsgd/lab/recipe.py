@@ -16,14 +16,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.files import strict_json
+from lpsgd.lab.strict import encode
 from lpsgd.nearest import unknown
 
 
 class Recipe(BaseModel):
     """One run: data, model, optimizer, schedule, numerics, seed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # built on first use: the command line only shows the fields when it prints help
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
     data: dict[str, Any] = Field(
@@ -35,7 +36,7 @@ class Recipe(BaseModel):
     augment: bool = Field(True, description="Augment training images.")
 
     model: str = Field("mlp", description="Network: mlp, vgg11, resnet18, resnet50, gpt.")
-    width: int | None = Field(None, gt=0, description="Channels of the first layer; 64 is published.")
+    width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(
@@ -62,7 +63,7 @@ class Recipe(BaseModel):
     train_eval_every: int = Field(
         0,
         ge=0,
-        description="Epochs between evaluations on the whole training set (and at the end); 0 never.",
+        description="Epochs between scores on the whole training set (and at the end); 0 never.",
     )
 
     @field_validator("data", "settings")
@@ -92,7 +93,7 @@ class Recipe(BaseModel):
 
 def to_json(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe as values of strict JSON; `make_recipe` takes them back."""
-    values: dict[str, Any] = strict_json(recipe.model_dump())
+    values: dict[str, Any] = encode(recipe.model_dump())
     return values
 
 

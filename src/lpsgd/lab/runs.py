@@ -13,14 +13,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.files import strict_json, write_json
+from lpsgd.lab.files import write_json
 from lpsgd.lab.recipe import Recipe, to_json
+from lpsgd.lab.strict import encode
 
 # What two equal runs may differ in: everything else in metrics.jsonl follows from the recipe.
 WALL_CLOCK_FIELDS = ("images_per_second", "seconds", "optimizer_seconds")
@@ -28,7 +29,7 @@ WALL_CLOCK_FIELDS = ("images_per_second", "seconds", "optimizer_seconds")
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn what an operating system says about a failed write into a message that says what to do."""
+    """Turn a failed write into a message that says what to do."""
     try:
         yield
     except OSError as error:
@@ -60,14 +61,21 @@ class Run:
         """Return how the run ended, or None while it has not."""
         return read_result(self.folder)
 
+    def begin(self, recipe: Recipe, label: str, environment: Mapping[str, Any]) -> None:
+        """Record what is going to run, on what."""
+        with writing(self.folder):
+            if not (self.folder / "config.json").exists():
+                write_json(self.folder / "config.json", config(recipe, label))
+            write_json(self.folder / "environment.json", environment)
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record that the run ended; after this it is never trained again."""
         with writing(self.folder):
-            write_json(self.folder / "result.json", strict_json(result))
+            write_json(self.folder / "result.json", encode(result))
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one line, whole or not at all."""
-        line = (json.dumps(strict_json(record), allow_nan=False) + "\n").encode()
+        line = (json.dumps(encode(record), allow_nan=False) + "\n").encode()
         with writing(self.folder):
             handle = os.open(self.metrics_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
@@ -101,7 +109,7 @@ class Run:
 
 
 @contextmanager
-def open_run(folder: Path, recipe: Recipe, label: str) -> Iterator[Run]:
+def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
     """Create the folder or take up the one that is there, and hold it against other processes.
 
     A folder that belongs to another recipe is an error and stays as it is.
@@ -118,9 +126,12 @@ def open_run(folder: Path, recipe: Recipe, label: str) -> Iterator[Run]:
         with writing(folder):
             for leftover in folder.rglob(".*.part"):  # of a process that was killed while writing
                 leftover.unlink(missing_ok=True)
-            if not (folder / "config.json").exists():
-                write_json(folder / "config.json", config(recipe, label))
-        yield Run(folder)
+        try:
+            yield Run(folder)
+        finally:
+            # if the recipe turned out to be wrong before anything was written, leave no folder
+            with suppress(OSError):
+                folder.rmdir()
     finally:
         os.close(handle)
 
@@ -142,7 +153,8 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
     """Raise UserError if ``folder`` holds a run of another recipe or something else altogether."""
     path = folder / "config.json"
     if not path.exists():
-        others = [p.name for p in folder.iterdir() if not p.name.startswith(".")] if folder.is_dir() else []
+        present = folder.iterdir() if folder.is_dir() else ()
+        others = [p.name for p in present if not p.name.startswith(".")]
         if others:
             raise UserError(
                 f"{folder} holds other files ({', '.join(sorted(others)[:3])}) and no config.json: "
@@ -175,15 +187,6 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise LabError(f"cannot read {folder / 'result.json'}: {error}") from error
     return result
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl; a last line that is still being written is left out."""
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [json.loads(line) for line in lines]
 
 
 def _write_all(handle: int, data: bytes) -> None:

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import get_ema_multi_avg_fn as average
 
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.lr import lr_factor
-from lpsgd.lab.measure import Scores, Stopwatch, evaluate, gradient_norm, update_rms
+from lpsgd.lab.measure import Scores, Stopwatch, evaluate, gradient_norm, gradients, update_rms
 from lpsgd.lab.precision import autocast, make_scaler
 from lpsgd.lab.recipe import Recipe
 from lpsgd.peers import registry
@@ -95,7 +96,9 @@ class Trainer:
         self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.ema = (
             AveragedModel(
-                self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema), use_buffers=True
+                self.model,
+                multi_avg_fn=average(recipe.ema),  # type: ignore[no-untyped-call]
+                use_buffers=True,
             )
             if recipe.ema
             else None
@@ -114,7 +117,7 @@ class Trainer:
     # ------------------------------------------------------------------ one step
 
     def train_step(self, inputs: Tensor, targets: Tensor, *, measure: bool = False) -> None:
-        """Take one optimizer step; ``measure`` adds the size of the step and the gradient's density."""
+        """Take one optimizer step; ``measure`` adds its size and the gradient's density."""
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * self.lr_factor(self.step)
         loss, nll, correct = self._backward(inputs, targets)
@@ -124,8 +127,7 @@ class Trainer:
         else:
             norm = gradient_norm(self.parameters)
         if measure:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            self.sums.grad_density = float(gradient_density(gradients))
+            self.sums.grad_density = float(gradient_density(gradients(self.parameters)))
             before = [p.detach().clone() for p in self.parameters]
         self._optimizer_step(inputs, targets)
         if measure:
@@ -165,13 +167,11 @@ class Trainer:
 
     def _fill_gradients(self, loss: Tensor) -> None:
         if not self.recipe.create_graph:
-            self.scaler.scale(loss).backward()
+            torch.autograd.backward(self.scaler.scale(loss))
             return
         # not backward(create_graph=True), which leaves a reference cycle and warns about it
-        gradients = torch.autograd.grad(
-            loss, self.parameters, create_graph=True, allow_unused=True
-        )
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+        found = torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
+        for parameter, gradient in zip(self.parameters, found, strict=True):
             if gradient is not None:
                 known = parameter.grad
                 parameter.grad = gradient if known is None else known + gradient
@@ -262,10 +262,8 @@ class Trainer:
             self.ema.load_state_dict(state["ema"])
         self.scaler.load_state_dict(state["scaler"])
         set_rng_state(state["rng"])
-        sums = state["sums"]
-        self.sums = EpochSums(
-            **{k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in sums.items()}
-        )
+        for name, value in state["sums"].items():
+            setattr(self.sums, name, value.to(self.device) if isinstance(value, Tensor) else value)
 
     def _new_sums(self) -> EpochSums:
         zero = self._zero.clone

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from lpsgd.lab import precision
 from lpsgd.lab.checkpoint import CheckpointStore
 from lpsgd.lab.environment import describe_environment
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.files import write_json
 from lpsgd.lab.measure import state_bytes
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.runs import MetricsMark, Run, open_run, writing
@@ -56,7 +56,7 @@ def train(
     `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end.
     """
     options = options or RunOptions()
-    with open_run(folder, recipe, label or recipe.optimizer) as run:
+    with open_run(folder, recipe) as run:
         result = run.result()
         if result is None:
             with numerics(recipe) as device:
@@ -75,12 +75,10 @@ def train(
                     **recipe.data,
                 )
                 trainer = Trainer(recipe, data, device)
-                with writing(folder):
-                    write_json(
-                        folder / "environment.json",
-                        describe_environment(recipe.threads, str(device)),
-                    )
-                result = _Session(trainer, run, options, stop or threading.Event(), listen).run_all()
+                environment = describe_environment(recipe.threads, str(device))
+                run.begin(recipe, label or recipe.optimizer, environment)
+                stop = stop or threading.Event()
+                result = _Session(trainer, run, options, stop, listen).run_all()
         listen({"event": "end", **result})
         return result
 
@@ -174,7 +172,7 @@ class _Session:
     def _evaluate(self) -> dict[str, Any]:
         """Return the epoch's line of metrics.jsonl. Evaluating changes no state."""
         trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
-        score = lambda batches: trainer.evaluate(batches, self._between_batches)  # noqa: E731
+        score = partial(trainer.evaluate, between=self._between_batches)
         every = recipe.train_eval_every
         asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
         whole = score(trainer.data.train.plain()) if asked else None
@@ -280,10 +278,10 @@ class _Board:
     def add(self, record: dict[str, Any]) -> None:
         for name, value in record.items():
             if isinstance(value, int | float) and name not in ("epoch", "step"):
-                self._writer.add_scalar(name, value, record["epoch"])  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, record["epoch"])
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 @contextmanager

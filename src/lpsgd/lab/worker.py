@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.files import strict_json
+from lpsgd.lab.strict import encode
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
 
     def tell(event: dict[str, Any]) -> None:
         try:
-            channel.write(json.dumps(strict_json(event)) + "\n")
+            channel.write(json.dumps(encode(event)) + "\n")
             channel.flush()
         except BrokenPipeError:
             stop.set()

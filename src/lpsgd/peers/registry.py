@@ -315,7 +315,7 @@ def _lp_factory(attribute: str) -> Factory:
 
 
 def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
-    """Return what an l_p optimizer takes as ``p``: the number, or a schedule that starts from it."""
+    """Return what an l_p optimizer takes as ``p``: the number, or a schedule from it on."""
     import lpsgd
 
     if schedule == "constant":
@@ -395,7 +395,7 @@ for _spec in (
     ),
     OptimizerSpec(
         "rmsprop",
-        "g <- g + wd*theta; v <- a*v + (1-a)*g^2; m <- b*m + g/(sqrt(v)+eps); theta <- theta - lr*m",
+        "g <- g + wd*theta; v <- a*v+(1-a)*g^2; m <- b*m + g/(sqrt(v)+eps); theta <- theta - lr*m",
         {"lr": 0.01, "alpha": 0.99, "momentum": 0.0, "weight_decay": 0.0, "eps": 1e-8},
         "1 x parameter (2 with momentum)",
         "torch.optim.RMSprop",

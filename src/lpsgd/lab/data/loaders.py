@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lpsgd.lab.data.augment import Normalization, random_shift_and_flip
+from lpsgd.lab.data.augment import Normalization, ShiftAndFlip
 from lpsgd.lab.data.seeding import generator
 from lpsgd.lab.data.subsets import pick_test, split
 from lpsgd.lab.errors import UserError
@@ -143,11 +143,12 @@ class ImageLoader(Loader):
     def _draw(
         self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool
     ) -> Iterator[Batch]:
+        crop = ShiftAndFlip(self._images)
         for number, index in enumerate(batches, start):
             there = index.to(self._labels.device)
             if augment:
                 draw = generator(self.seed, "augment", epoch, number)
-                images = random_shift_and_flip(self._images, index, draw, flip=self._flip)
+                images = crop.random(index, draw, flip=self._flip)
             else:
                 images = self._images.index_select(0, there)
             yield self._normalize(images), self._labels.index_select(0, there)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lpsgd.lab.report.page import write_page
 from lpsgd.lab.report.table import render_table
 
-__all__ = ["render_table"]
+__all__ = ["render_table", "write_page"]

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lpsgd.lab.analysis import METRICS, Analysis, Metric, OptimizerResult
-from lpsgd.lab.numbers import MISSING, duration, fixed, p_value, percent, size
-from lpsgd.lab.stats import ALPHA, POWER, Summary
+from lpsgd.lab.numbers import duration, fixed, p_value, percent, size
+from lpsgd.lab.report.words import bytes_per_parameter, counts, interval, method, subtitle, title
+from lpsgd.lab.stats import Summary
 
 _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"}
 
@@ -21,7 +22,7 @@ _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"
 def render_table(analysis: Analysis, console: Console) -> None:
     """Print the verdict, the results, the tests against the reference and the costs."""
     console.print()
-    console.print(Text(title(analysis), style="bold"))
+    console.print(Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold"))
     console.print()
     for metric in METRICS:
         console.print(_results(analysis, metric))
@@ -36,45 +37,6 @@ def render_table(analysis: Analysis, console: Console) -> None:
     console.print()
     _lines(console, "Notes", analysis.notes)
     _lines(console, "Verdict", analysis.verdict)
-
-
-def title(analysis: Analysis) -> str:
-    """What was compared, in one line."""
-    what = " on ".join(str(part) for part in (analysis.model, analysis.dataset) if part)
-    parts = [what or analysis.folder, _count(len(analysis.results), "optimizer")]
-    parts.append(_count(len(analysis.seeds), "seed"))
-    if analysis.epochs is not None:
-        parts.append(_count(analysis.epochs, "epoch"))
-    return ", ".join(parts)
-
-
-def method(analysis: Analysis) -> str:
-    """How the tests were made, with the level after correction."""
-    level = next(r.versus[METRICS[0].key].alpha for r in analysis.results if r.versus)
-    tests = round(ALPHA / level)
-    return (
-        f"Paired t-test against {analysis.reference} over shared seeds; p after Holm's correction "
-        f"over the {_count(tests, 'test')} of each metric. Detectable: the smallest true "
-        f"difference found with {round(100 * POWER)} % power at the corrected level "
-        f"{ALPHA}/{tests} = {level:.3g}."
-    )
-
-
-def counts(result: OptimizerResult) -> str:
-    """How many runs the numbers rest on, and what became of the others."""
-    parts = [str(result.complete)]
-    if result.diverged:
-        parts.append(f"{result.diverged} diverged")
-    if result.unfinished:
-        parts.append(f"{result.unfinished} unfinished")
-    return ", ".join(parts)
-
-
-def interval(low: float | None, high: float | None, digits: int, *, signed: bool = False) -> str:
-    """An interval as ``low to high``."""
-    if low is None or high is None:
-        return MISSING
-    return f"{fixed(low, digits, signed=signed)} to {fixed(high, digits, signed=signed)}"
 
 
 def _results(analysis: Analysis, metric: Metric) -> Table:
@@ -95,8 +57,7 @@ def _results(analysis: Analysis, metric: Metric) -> Table:
 
 
 def _tests(analysis: Analysis, metric: Metric) -> Table:
-    where = metric.title[0].upper() + metric.title[1:]
-    table = _table(f"{where} against {analysis.reference} ({metric.difference_unit})")
+    table = _table(f"{metric.heading} against {analysis.reference} ({metric.difference_unit})")
     _columns(table, "difference", "95 % interval", "p (Holm)", "detectable", "verdict")
     for result in analysis.results:
         if metric.key not in result.versus:
@@ -125,13 +86,6 @@ def _costs(analysis: Analysis) -> Table:
             bytes_per_parameter(result),
         )
     return table
-
-
-def bytes_per_parameter(result: OptimizerResult) -> str:
-    """Bytes of optimizer state for each parameter of the model."""
-    if result.state_bytes is None or not result.parameters:
-        return MISSING
-    return f"{result.state_bytes / result.parameters:.2g} B"
 
 
 def _table(name: str) -> Table:
@@ -178,7 +132,3 @@ def _lines(console: Console, name: str, lines: Sequence[str]) -> None:
     for line in lines:
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     console.print()
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
