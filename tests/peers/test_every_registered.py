@@ -134,9 +134,10 @@ def test_two_groups(name: str) -> None:
     problem = oracles.Quadratic()
     model, added = Model(problem, torch.float64, only=(0, 1)), Model(problem, torch.float64, (2,))
     optimizer = build(name, model)
-    optimizer.add_param_group({"params": list(added.parameters()), "lr": 0.005})
+    decay = "decoupled_decay" if name == "sgdw" else "weight_decay"
+    optimizer.add_param_group({"params": list(added.parameters()), "lr": 0.005, decay: 0.3})
     points = walk(optimizer, [*model.parameters(), *added.parameters()], problem, STEPS)
-    wanted = [*expected(name, problem)[:2], expected(name, problem, lr=0.005)[2]]
+    wanted = [*expected(name, problem)[:2], expected(name, problem, lr=0.005, weight_decay=0.3)[2]]
     assert largest_difference(points, wanted) < ENTRIES[name].tolerance
 
 

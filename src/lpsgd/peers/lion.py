@@ -12,7 +12,7 @@ from torch import Tensor
 from lpsgd import checks, geometry
 from lpsgd.base import Group
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, pow_, signed_power
+from lpsgd.lists import Tensors, signed_power
 from lpsgd.peers.rule import MOMENTUM, Peer, descend_
 from lpsgd.schedule import PFunction
 
@@ -169,9 +169,7 @@ class LionK(Lion):
         y = torch._foreach_div(c, largest)
         alpha, q = geometry.alpha(p), geometry.dual_exponent(p)
         u = signed_power(y, alpha)
-        powers = torch._foreach_abs(y)
-        pow_(powers, q)
-        # the norm is at least 1, except for a tensor of zeros, whose u is 0
-        sums = [torch.clamp(x.sum(), min=1) for x in powers]
-        torch._foreach_div_(u, [x ** (alpha / q) for x in sums])
+        # ||y||_q^q = <u, y>, at least 1, except for a tensor of zeros, whose u is 0
+        powers = [(a * b).sum().clamp(min=1) for a, b in zip(u, y, strict=True)]
+        torch._foreach_div_(u, [power ** (alpha / q) for power in powers])
         return u
