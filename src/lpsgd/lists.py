@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lpsgd import geometry
 from lpsgd.geometry import Exponent
+from lpsgd.schedule import exponent_dtype
 
 Tensors: TypeAlias = "tuple[Tensor, ...] | list[Tensor]"  # what foreach operations take
 
@@ -23,7 +24,7 @@ def real(tensor: Tensor) -> Tensor:
 
 
 def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | Tensor:
-    """A step's lr or p in the form that suits how the step is run.
+    """A step's lr or p in the form that suits how the step is run; a tensor has no dimensions.
 
     A number where it may be looked at: numbers are faster, and p = 2 can be seen. Not if
     ``untouched``, where a tensor stays one; and in a compiled graph a number becomes a 0-d tensor
@@ -34,8 +35,7 @@ def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | T
         return value.reshape(()) if in_graph else value.item()
     if torch.compiler.is_compiling():
         device = params[0].device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        return torch.ones((), dtype=dtype, device=device) * value
+        return torch.ones((), dtype=exponent_dtype(device), device=device) * value
     return value
 
 

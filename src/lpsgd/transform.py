@@ -8,6 +8,7 @@ to every optimizer: before each step the gradient g of a tensor gives way to the
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, overload
@@ -219,6 +220,7 @@ class LpGradient(LpOptimizer):
         names = (*self._own_defaults, _COUNT)
         kept = [{name: group[name] for name in names} for group in self.param_groups]
         self.optimizer.load_state_dict(state_dict)
+        differences: list[str] = []
         for group, saved, own in zip(
             self.param_groups, state_dict["param_groups"], kept, strict=True
         ):
@@ -227,9 +229,11 @@ class LpGradient(LpOptimizer):
             group[_COUNT] = self._new_count(group, int(group[_COUNT]))
             p_of_file = group["p"]
             group.update(p=own["p"], p_schedule=own["p_schedule"])
-            self._settle_p(group, p_of_file, saved)
+            differences.extend(self._settle_p(group, p_of_file, saved))
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
+        for difference in dict.fromkeys(differences):  # once, also where all groups have it
+            warnings.warn(difference, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         super().__getstate__()  # says so where a schedule cannot be pickled

@@ -170,6 +170,5 @@ class LionK(Lion):
         alpha, q = geometry.alpha(p), geometry.dual_exponent(p)
         u = signed_power(y, alpha)
         # ||y||_q^q = <u, y>, at least 1, except for a tensor of zeros, whose u is 0
-        powers = [(a * b).sum().clamp(min=1) for a, b in zip(u, y, strict=True)]
-        torch._foreach_div_(u, [power ** (alpha / q) for power in powers])
-        return u
+        powers = [(v * x).sum().clamp(min=1) for v, x in zip(u, y, strict=True)]
+        return torch._foreach_div(u, [power ** (alpha / q) for power in powers])
