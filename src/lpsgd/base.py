@@ -217,18 +217,20 @@ class LpOptimizer(Optimizer):
         Its name and form are torch's: ``torch.compile`` runs it once, outside of the graph.
         """
         step = self._step_tensor(group)
+        named_buffers = list(zip(self._buffer_names(group), buffers, strict=True))
         for param in group["params"]:
-            if param.grad is None:
+            grad = param.grad
+            if grad is None:
                 continue
-            require_dense(type(self).__name__, param.grad)
+            require_dense(type(self).__name__, grad)
             if step is None:
                 device = param.device if group["capturable"] else "cpu"
                 step = torch.tensor(self._count(), dtype=torch.int64, device=device)
             state = self.state[param]
             state["step"] = step  # one object for the group, also where a tool has split it
             params.append(param)
-            grads.append(param.grad)
-            for name, held in zip(self._buffer_names(group), buffers, strict=True):
+            grads.append(grad)
+            for name, held in named_buffers:
                 if name not in state:
                     state[name] = self._new_buffer(name, param, group)
                 held.append(state[name])

@@ -23,35 +23,43 @@ def real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
+def as_number(value: float | Tensor) -> float:
+    """A number, or the value of a tensor of one element."""
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def as_tensor(value: float | Tensor, device: torch.device) -> Tensor:
+    """A number as a 0-d tensor that a compiled graph computes: its value is not built in."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.ones((), dtype=exponent_dtype(device), device=device) * value
+
+
 def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | Tensor:
     """A step's lr or p in the form that suits how the step is run; a tensor has no dimensions.
 
     A number where it may be looked at: numbers are faster, and p = 2 can be seen. Not if
-    ``untouched``, where a tensor stays one; and in a compiled graph a number becomes a 0-d tensor
-    that the graph computes, so that its value is not built in.
+    ``untouched``, where a tensor stays one, nor in a compiled graph, where a number becomes one.
     """
     if isinstance(value, Tensor):
-        in_graph = untouched or torch.compiler.is_compiling()
-        return value.reshape(()) if in_graph else value.item()
+        value = value.reshape(())
     if torch.compiler.is_compiling():
-        device = params[0].device
-        return torch.ones((), dtype=exponent_dtype(device), device=device) * value
-    return value
+        return as_tensor(value, params[0].device)
+    return value if untouched else as_number(value)
 
 
 def pow_(t: Tensors, exponent: Exponent) -> None:
-    """t <- t^exponent"""
-    if isinstance(exponent, Tensor):
-        torch._foreach_pow_(t, [exponent] * len(t))
-    elif exponent == -1:
+    """t <- t^exponent for t >= 0; log and exp together cost far less than a CPU's pow"""
+    if not isinstance(exponent, Tensor) and exponent == -1:
         torch._foreach_reciprocal_(t)
-    else:
-        torch._foreach_pow_(t, exponent)
+        return
+    torch._foreach_log_(t)
+    torch._foreach_mul_(t, exponent)
+    torch._foreach_exp_(t)
 
 
 def scaling_(t: Tensors, p: Exponent, eps: float) -> None:
-    """t <- (|t| + eps)^-rho, the factor by which the paper's equation ``eq:ut`` scales t"""
-    torch._foreach_abs_(t)
+    """t <- (t + eps)^-rho for t = |x|, the factor by which the paper's ``eq:ut`` scales x"""
     torch._foreach_add_(t, eps)
     pow_(t, -geometry.rho(p))
 
@@ -65,18 +73,24 @@ def divide_by_largest_(t: Tensors) -> list[Tensor]:
 
 def signed_power(x: Tensors, exponent: Exponent) -> Tensors:
     """sign(x) |x|^exponent, new tensors; 0 stays 0 for every exponent"""
+    if not isinstance(exponent, Tensor):
+        if exponent == 0:
+            return torch._foreach_sign(x)
+        if exponent == 1:
+            return torch._foreach_mul(x, 1)
     t = torch._foreach_abs(x)
+    if isinstance(exponent, Tensor):
+        # log(0) times an exponent of 0 would not be a number
+        torch._foreach_clamp_min_(t, torch.finfo(t[0].dtype).tiny)
     pow_(t, exponent)
-    torch._foreach_mul_(t, torch._foreach_sign(x))
-    return t
+    return torch._foreach_mul(t, torch._foreach_sign(x))
 
 
 def lp_direction(x: Tensors, p: Exponent, eps: float) -> Tensors:
     """u = x (|x| + eps)^-rho (equation ``eq:ut``), new tensors"""
-    t = [tensor.clone() for tensor in x]
+    t = torch._foreach_abs(x)
     scaling_(t, p, eps)
-    torch._foreach_mul_(t, x)
-    return t
+    return torch._foreach_mul(t, x)
 
 
 def add_scaled_(t: Tensors, x: Tensors, factor: float | Tensor) -> None:
