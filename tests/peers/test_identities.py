@@ -128,9 +128,20 @@ def test_lion_k_steps_have_unit_norm_for_any_scale_of_the_gradient() -> None:
         assert torch.allclose(param.detach().norm(3), torch.ones(()))
 
 
-def test_lion_k_leaves_a_tensor_without_gradient_where_it_is() -> None:
-    for p in (2.0, 6.0, INF):
-        param = torch.ones(5, requires_grad=True)
-        param.grad = torch.zeros(5)
-        LionK([param], lr=1.0, p=p).step()
-        assert torch.equal(param.detach(), torch.ones(5))
+@pytest.mark.parametrize("capturable", [False, True])  # p as a number and as a tensor
+@pytest.mark.parametrize("p", [2.0, 6.0, INF])
+def test_lion_k_does_not_move_where_the_gradient_is_zero(p: float, capturable: bool) -> None:
+    for gradient in ([0.0, 0.0, 0.0], [0.0, 3.0, -4.0]):
+        param = torch.ones(3, requires_grad=True)
+        param.grad = torch.tensor(gradient)
+        LionK([param], lr=1.0, p=p, capturable=capturable).step()
+        assert (param.detach() == 1).tolist() == [g == 0 for g in gradient]
+        assert param.isfinite().all()
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
+def test_a_power_of_zero_is_zero(gamma: float) -> None:
+    param = torch.ones(2, requires_grad=True)
+    param.grad = torch.tensor([0.0, 4.0])
+    PowerSGDM([param], lr=1.0, gamma=gamma).step()
+    assert torch.allclose(param.detach(), torch.tensor([1.0, 1 - 4.0**gamma]))

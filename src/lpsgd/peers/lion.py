@@ -12,7 +12,7 @@ from torch import Tensor
 from lpsgd import checks, geometry
 from lpsgd.base import Group
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, signed_power
+from lpsgd.lists import Tensors, largest_entries, one_for_zero, signed_power
 from lpsgd.peers.rule import MOMENTUM, Peer, descend_
 from lpsgd.schedule import PFunction
 
@@ -165,8 +165,7 @@ class LionK(Lion):
         if not isinstance(p, Tensor) and math.isinf(p):
             return super()._direction(c, p)
         # u does not depend on c's scale; entries of at most 1 keep every power in range
-        largest = [torch.where(top > 0, top, 1.0) for top in torch._foreach_norm(c, math.inf)]
-        y = torch._foreach_div(c, largest)
+        y = torch._foreach_div(c, one_for_zero(largest_entries(c)))
         alpha, q = geometry.alpha(p), geometry.dual_exponent(p)
         u = signed_power(y, alpha)
         # ||y||_q^q = <u, y>, at least 1, except for a tensor of zeros, whose u is 0
