@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lpsgd import LPSGD, CosineP, LinearP, PScheduler
+from lpsgd.peers import Signum
 from lpsgd.transform import LpGradient
 from tests.oracles import peers as oracles
 from tests.peers.following import largest_difference, parameters, walk
@@ -374,6 +375,20 @@ def test_autograd_sees_the_scaling() -> None:
     lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     start = torch.tensor([1.0, -2.0, 1.5], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(end, (lr, start))
+
+
+def test_a_capturable_optimizer_keeps_p_in_a_tensor() -> None:
+    problem = oracles.Quadratic()
+    walks = []
+    for capturable in (False, True):
+        params = parameters(problem)
+        inner = Signum(params, lr=0.02, capturable=capturable)
+        optimizer = LpGradient(inner, p=CosineP(6, total_steps=STEPS), eps=1e-2)
+        p = optimizer.param_groups[0]["p"]
+        walks.append(walk(optimizer, params, problem, STEPS))
+        assert isinstance(p, Tensor) == capturable
+        assert not capturable or optimizer.param_groups[0]["p"] is p  # a graph writes in place
+    assert largest_difference(*walks) < 1e-12
 
 
 def test_errors_say_what_is_wrong() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import io
+import re
+import runpy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,3 +172,23 @@ def test_the_description_tells_the_state(name: str) -> None:
     assert kept / sum(p.numel() for p in model.parameters()) == (
         0 if told == "none" else int(told[0])
     )
+
+
+def test_the_table_of_the_documentation_has_every_optimizer() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    rules = re.findall(r"^\| `(\w+)` \| `", text, flags=re.MULTILINE)
+    costs = re.findall(r"^\| (\w+) \| [\d.]+ \| [\d.]+ \|", text, flags=re.MULTILINE)
+    assert rules == registry.names()
+    assert costs == registry.names()
+
+
+def test_the_benchmark_prints_a_ratio_for_every_optimizer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    benchmark = runpy.run_path(
+        str(Path(__file__).parents[2] / "benchmarks" / "registered.py"), run_name="benchmark"
+    )
+    benchmark["measure"](rounds=2, steps=1, width=2)
+    rows = re.findall(r"^\| (\w+) \| [\d.]+ \| ([\d.]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in rows] == registry.names()
+    assert dict(rows)["sgd"] == "1.00"

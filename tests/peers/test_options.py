@@ -154,10 +154,8 @@ def test_a_closure_is_evaluated_with_gradients(kind: type) -> None:
 @kinds
 def test_autograd_sees_three_steps(kind: type) -> None:
     """d(end)/d(lr, start) against finite differences, with create_graph through the gradient."""
-    if kind in (GSGD,):
-        settings = {**SETTINGS[kind], "eps": 1e-2}
-    else:
-        settings = dict(SETTINGS[kind])
+    # GSGD starts with x/(|x|+eps), whose derivative differences cannot find for a tiny eps
+    settings = {**SETTINGS[kind], **({"eps": 1e-2} if kind is GSGD else {})}
 
     def end(lr: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
         param = start.clone()
@@ -173,15 +171,14 @@ def test_autograd_sees_three_steps(kind: type) -> None:
 
 
 @kinds
-@pytest.mark.parametrize("foreach", [False, True])
-def test_a_compiled_step_is_the_eager_one(kind: type, foreach: bool) -> None:
+def test_a_compiled_step_is_the_eager_one(kind: type) -> None:
     torch._dynamo.reset()
     problem = oracles.Quadratic()
     walks = []
     for compiled in (False, True):
         params = parameters(problem)
         lr = torch.tensor(SETTINGS[kind]["lr"], dtype=torch.float64)
-        optimizer = kind(params, **{**SETTINGS[kind], "lr": lr}, foreach=foreach)
+        optimizer = kind(params, **{**SETTINGS[kind], "lr": lr})
         if compiled:
             optimizer.step = torch.compile(optimizer.step, backend="eager")  # type: ignore[method-assign]
         walks.append(walk(optimizer, params, problem, 5))

@@ -127,16 +127,13 @@ def _fixed_gradients(dtype: torch.dtype, complex_: bool = False) -> list[torch.T
     return [torch.randn(7, generator=generator, dtype=kind).to(dtype) for _ in range(STEPS)]
 
 
-@pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_half_precision_is_rounded_once_a_step(
-    case: Case, dtype: torch.dtype, foreach: bool
-) -> None:
+def test_half_precision_is_rounded_once_a_step(case: Case, dtype: torch.dtype) -> None:
     """The next point is the float64 step from this point, rounded to the parameter's dtype."""
     gradients = _fixed_gradients(dtype)
     param = torch.linspace(-2, 2, 7).to(dtype).requires_grad_()
-    optimizer = case.optimizer([param], **case.settings, foreach=foreach)
+    optimizer = case.optimizer([param], **case.settings)
     state: dict[str, Any] = {}
     for t, g in enumerate(gradients, start=1):
         before = param.detach().double().numpy()
