@@ -22,6 +22,7 @@ __all__ = [
     "OptimizerResult",
     "Versus",
     "analyse",
+    "final_values",
     "load_comparison",
 ]
 
@@ -59,20 +60,14 @@ METRICS = (
 
 
 @dataclass(frozen=True)
-class Versus:
+class Versus(stats.Paired):
     """An optimizer against the reference on one metric: the paired test and what it means.
 
-    ``alpha`` is the level after correction at which ``smallest_detectable`` is computed: 0.05 over
-    the number of tests of this metric, Holm's strictest step.
+    ``n`` is the number of shared seeds. ``alpha`` is the level after correction at which
+    ``smallest_detectable`` is computed: 0.05 over the number of tests of this metric, Holm's
+    strictest step.
     """
 
-    pairs: int
-    difference: float | None
-    sd: float | None
-    low: float | None
-    high: float | None
-    t: float | None
-    p: float | None
     p_holm: float | None
     alpha: float
     smallest_detectable: float | None
@@ -85,7 +80,7 @@ class OptimizerResult:
     """Everything about one optimizer of the comparison.
 
     ``final`` is over the last epoch of the complete runs. ``best`` takes each run's best epoch,
-    which is chosen on the test set and so is too good; it is never tested.
+    which is chosen on the test set and so is optimistic; it is never tested.
     """
 
     label: str
@@ -186,12 +181,12 @@ def _tests(
     metric: Metric, reference: str, by_label: Mapping[str, Sequence[Run]]
 ) -> dict[str, Versus]:
     """The paired test of each other optimizer on ``metric``, corrected over all of them."""
-    base = _finals(metric, by_label[reference])
+    base = final_values(metric, by_label[reference])
     made: dict[str, stats.Paired] = {}
     for label, runs in by_label.items():
         if label == reference:
             continue
-        mine = _finals(metric, runs)
+        mine = final_values(metric, runs)
         shared = sorted(mine.keys() & base.keys())
         made[label] = stats.paired([mine[s] for s in shared], [base[s] for s in shared])
     corrected = stats.holm([test.p for test in made.values()])
@@ -211,13 +206,7 @@ def _versus(
     alpha: float,
 ) -> Versus:
     versus = Versus(
-        pairs=test.n,
-        difference=test.difference,
-        sd=test.sd,
-        low=test.low,
-        high=test.high,
-        t=test.t,
-        p=test.p,
+        **vars(test),
         p_holm=p_holm,
         alpha=alpha,
         smallest_detectable=(
@@ -239,7 +228,7 @@ def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> 
         complete=states.count("complete"),
         diverged=states.count("diverged"),
         unfinished=states.count("incomplete") + states.count("not started"),
-        final={m.key: stats.summarise(list(_finals(m, runs).values())) for m in METRICS},
+        final={m.key: stats.summarise(list(final_values(m, runs).values())) for m in METRICS},
         best={m.key: stats.summarise(_bests(m, runs)) for m in METRICS},
         versus=versus,
         step_seconds=_mean(map(_step_seconds, runs)),
@@ -249,7 +238,7 @@ def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> 
     )
 
 
-def _finals(metric: Metric, runs: Sequence[Run]) -> dict[int, float]:
+def final_values(metric: Metric, runs: Sequence[Run]) -> dict[int, float]:
     """The last epoch's value of every complete run, by seed."""
     values = {run.seed: run.last(metric.key) for run in runs if run.state == "complete"}
     return {seed: v for seed, v in values.items() if v is not None and math.isfinite(v)}

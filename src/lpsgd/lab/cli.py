@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab.commands import compare, data, optimizers, report, train
+from lpsgd.lab.commands import bench, compare, data, optimizers, report, train
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -23,6 +23,10 @@ app.command()(compare.compare)
 app.command()(train.train)
 app.command()(report.report)
 app.command()(optimizers.optimizers)
+app.command(
+    # what follows the benchmark's name is the benchmark's own
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)(bench.bench)
 app.add_typer(data.app, name="data")
 
 

@@ -43,7 +43,7 @@ def sentence(label: str, reference: str, metric: Metric, versus: Versus) -> str:
     if versus.verdict == "no pairs":
         return f"{label} and {reference} share no seed with a finished run: no comparison {on}."
     difference = metric.amount(versus.difference, signed=True)
-    seeds = f"{versus.pairs} seed{'s' if versus.pairs != 1 else ''}"
+    seeds = f"{versus.n} seed{'s' if versus.n != 1 else ''}"
     if versus.verdict == "identical":
         return f"{label} and {reference} are identical {on} in each of {seeds}."
     if versus.verdict == "no spread":
@@ -53,7 +53,7 @@ def sentence(label: str, reference: str, metric: Metric, versus: Versus) -> str:
         )
     if versus.verdict == "too few seeds":
         return (
-            f"{label} against {reference} {on}: too few seeds ({versus.pairs} of the "
+            f"{label} against {reference} {on}: too few seeds ({versus.n} of the "
             f"{ENOUGH_SEEDS} needed for a verdict); difference {difference}"
             f"{_evidence(metric, versus)}."
         )
@@ -74,7 +74,7 @@ def _evidence(metric: Metric, versus: Versus) -> str:
         return ""
     low, high = (fixed(x, metric.digits, signed=True) for x in (versus.low, versus.high))
     p = f"p = {p_value(versus.p_holm)}".replace("= <", "< ")
-    text = f" (95 % interval {low} to {high} from {versus.pairs} seeds; {p} after Holm)"
+    text = f" (95 % interval {low} to {high} from {versus.n} seeds; {p} after Holm)"
     if versus.verdict in ("inconclusive", "too few seeds"):
         text += (
             f". A true difference of {metric.amount(versus.smallest_detectable)} or more "
@@ -123,7 +123,7 @@ def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult])
     ]
     few = by_verdict.get("too few seeds", [])
     if few:
-        pairs = sorted({result.versus[metric.key].pairs for result in few})
+        pairs = sorted({result.versus[metric.key].n for result in few})
         counts = " to ".join(str(count) for count in dict.fromkeys((pairs[0], pairs[-1])))
         who = "" if len(few) == len(others) else f" for {', '.join(r.label for r in few)}"
         lines.append(

@@ -54,10 +54,7 @@ def list_(root: Root = None, as_json: Json = False) -> None:
 
 def _describe(description: Entry, folder: Path) -> dict[str, Any]:
     if description.layouts:
-        there = any(
-            all((folder / layout.folder / file.name).is_file() for file in layout.files)
-            for layout in description.layouts
-        )
+        there = any(not layout.missing(folder) for layout in description.layouts)
     else:
         there = description.name != "imagefolder" or (folder / "imagefolder").is_dir()
     return {
@@ -89,7 +86,7 @@ def get(
     folder = data_root(root)
     # with --json standard output is for the program that reads it
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    with _bar(console) as report:
+    with _progress(console) as report:
         obtain.get(
             name,
             folder,
@@ -102,12 +99,23 @@ def get(
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator[Report]:
-    """A progress bar on a terminal; nothing elsewhere, where plain lines say what happens."""
+def _progress(console: Console) -> Iterator[Report]:
+    """A progress bar on a terminal, elsewhere a line at every tenth of a download."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    tenths = 0
+
+    def line(done: int, total: int | None) -> None:
+        nonlocal tenths
+        if total and 10 * done // total > tenths:
+            tenths = 10 * done // total
+            console.print(f"{done / 1e6:.1f} of {total / 1e6:.1f} MB", markup=False)
+
+    if not console.is_terminal:
+        yield line
+        return
     shown = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*shown, console=console) as progress:
         task = progress.add_task("download", total=None, visible=False)
         yield lambda done, total: progress.update(task, completed=done, total=total, visible=True)
 

@@ -3,7 +3,7 @@
 >>> from lpsgd.lab.data import load
 >>> data = load("digits", batch_size=64)
 >>> data.input_shape, data.classes, data.train.size, data.test.size
-((1, 32, 32), 10, 1437, 360)
+((1, 32, 32), 10, 1442, 355)
 >>> images, labels = next(data.train.epoch(0))
 >>> tuple(images.shape), tuple(labels.shape)
 ((64, 1, 32, 32), (64,))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.suggest import unknown
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Layout:
     md5: str
     files: tuple[PublishedFile, ...]
 
+    def missing(self, root: Path) -> list[str]:
+        """The names of the files that are not under ``root``."""
+        folder = root / self.folder
+        return [file.name for file in self.files if not (folder / file.name).is_file()]
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -46,9 +51,7 @@ class Entry:
 def entry(name: str) -> Entry:
     """The description of the data set ``name``."""
     if name not in _ENTRIES:
-        near = difflib.get_close_matches(name, _ENTRIES, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UserError(f"unknown data set {name!r}{hint}; there are: {', '.join(_ENTRIES)}")
+        raise unknown("data set", name, _ENTRIES)
     return _ENTRIES[name]
 
 

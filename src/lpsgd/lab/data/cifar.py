@@ -44,9 +44,7 @@ def find_layout(description: Entry, root: Path) -> Layout:
     """The first layout all of whose files are under ``root``."""
     missing = []
     for layout in description.layouts:
-        absent = [
-            file.name for file in layout.files if not (root / layout.folder / file.name).is_file()
-        ]
+        absent = layout.missing(root)
         if not absent:
             return layout
         missing.append(f"{root / layout.folder} lacks {', '.join(absent)}")
@@ -130,8 +128,11 @@ def _read_python(
     pixels, labels = batch["data"], batch[key]
     expected = (file.images, IMAGE_BYTES)
     if not isinstance(pixels, np.ndarray) or (pixels.dtype, pixels.shape) != (np.uint8, expected):
-        found = getattr(pixels, "shape", type(pixels).__name__)
-        raise UserError(f"{path}: 'data' is {found}, should be uint8 of shape {expected}")
+        is_array = isinstance(pixels, np.ndarray)
+        found = f"{pixels.dtype} {pixels.shape}" if is_array else type(pixels).__name__
+        raise UserError(f"{path}: 'data' is {found}, should be uint8 {expected}")
+    if not isinstance(labels, list):
+        raise UserError(f"{path}: {key!r} is {type(labels).__name__}, should be a list")
     numbers = [label for label in labels if isinstance(label, int)]
     if len(numbers) != len(labels) or len(labels) != file.images:
         raise UserError(

@@ -7,11 +7,8 @@ import torch.nn.functional as F
 
 from lpsgd.lab.data.augment import Normalization
 from lpsgd.lab.data.loaders import Data, ImageSet, Request, image_data
-from lpsgd.lab.data.seeding import generator
-from lpsgd.lab.data.subsets import stratified
 
-TEST_EXAMPLES = 360  # a fifth of the 1797, in the proportions of the classes, fixed for ever
-NORMALIZATION = Normalization(mean=(0.3044,), std=(0.3231,))  # of the 1437 training images
+NORMALIZATION = Normalization(mean=(0.3051,), std=(0.3238,))  # of the 1442 training images
 
 
 def load(request: Request) -> Data:
@@ -21,7 +18,10 @@ def load(request: Request) -> Data:
 
 
 def train_and_test() -> tuple[ImageSet, ImageSet]:
-    """The 1437 training and 360 test images, the same on every machine and for every seed."""
+    """The 1442 training and 355 test images; every fifth image of each digit is a test image.
+
+    No random number decides, so the split is the same on every machine and for ever.
+    """
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -31,8 +31,9 @@ def train_and_test() -> tuple[ImageSet, ImageSet]:
     images = (large * (255 / 16)).round().to(torch.uint8).permute(0, 2, 3, 1)
     everything = ImageSet(images, torch.from_numpy(bunch.target).long())
 
-    tested = stratified(everything.labels, TEST_EXAMPLES, generator("digits", "test"))
     is_test = torch.zeros(len(everything.labels), dtype=torch.bool)
-    is_test[tested] = True
+    for digit in range(10):
+        is_test[torch.nonzero(everything.labels == digit)[4::5]] = True
+    tested = torch.nonzero(is_test).squeeze(1)
     trained = torch.nonzero(~is_test).squeeze(1)
     return everything.take(trained), everything.take(tested)

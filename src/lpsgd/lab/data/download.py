@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import os
 import time
 import urllib.error
@@ -63,11 +64,10 @@ def _receive_all(
         try:
             return _receive(url, part, report, timeout)
         except urllib.error.HTTPError as error:
+            error.close()
+            reason: object = f"HTTP {error.code} {error.reason}"
             if error.code < 500:  # not there or not allowed: asking again does not help
-                raise Unreachable(
-                    f"cannot download {url}: HTTP {error.code} {error.reason}"
-                ) from error
-            reason: object = error
+                raise Unreachable(f"cannot download {url}: {reason}") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
         failures = 0 if _size(part) > before else failures + 1
@@ -85,9 +85,11 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and offset:  # nothing is left to send: whole or wrong, the md5 knows
+            error.close()
             return
         raise
-    with response, part.open("ab") as stream:
+    # unbuffered, so that closing writes nothing and cannot fail
+    with response, part.open("ab", buffering=0) as stream:
         if offset and response.status != 206:  # this server sends the whole file whatever is asked
             stream.truncate(0)
             offset = 0
@@ -96,13 +98,21 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
         done = offset
         report(done, total)
         while piece := response.read(PIECE):
-            stream.write(piece)
+            _append(stream, piece, part)
             done += len(piece)
             report(done, total)
-        stream.flush()
         os.fsync(stream.fileno())
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke off at {done} of {total} bytes")
+
+
+def _append(stream: io.FileIO, piece: bytes, part: Path) -> None:
+    left = memoryview(piece)
+    try:
+        while left:
+            left = left[stream.write(left) :]
+    except OSError as error:  # not the network's fault: asking the server again does not help
+        raise LabError(f"cannot write {part}: {error.strerror}") from error
 
 
 def _size(path: Path) -> int:

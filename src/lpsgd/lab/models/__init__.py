@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.suggest import unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,9 +52,7 @@ def create(
             which is the published width of the convolutional networks.
     """
     if name not in _MODELS:
-        near = difflib.get_close_matches(name, _MODELS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UserError(f"unknown model {name!r}{hint}; there are: {', '.join(_MODELS)}")
+        raise unknown("model", name, _MODELS)
     module, task = _MODELS[name]
     shape = tuple(input_shape)
     if len(shape) != (3 if task == "image" else 1) or min(shape) < 1:

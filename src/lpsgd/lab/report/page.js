@@ -27,16 +27,21 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
-  function css(name) { // the colour that a variable has at this moment, as rgb(...)
-    document.body.style.outlineColor = `var(${name})`;
-    return getComputedStyle(document.body).outlineColor;
+  // plotly cannot read CSS variables: what each means at this moment, as rgb(...)
+  let known = {};
+  const probe = document.createElement("i");
+  probe.hidden = true;
+  document.body.append(probe);
+  function css(name) {
+    if (!(name in known)) {
+      probe.style.color = `var(${name})`;
+      known[name] = getComputedStyle(probe).color;
+    }
+    return known[name];
   }
   const colour = (series) => css(`--series-${series % COLOURS}`);
   const dash = (series) => DASHES[Math.floor(series / COLOURS) % DASHES.length];
   const faint = (rgb, share) => rgb.replace("rgb(", "rgba(").replace(")", `, ${share})`);
-
-  // plotly reads names as a kind of HTML, so a name must be escaped even here
-  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
   // --- optimizers: swatches everywhere, and the buttons that show and hide --------------------
   for (const place of document.querySelectorAll("[data-series]")) {
@@ -91,7 +96,8 @@
     data.optimizers.forEach((optimizer, series) => {
       const line = optimizer.lines[chart.key];
       if (!line || hidden.has(series)) return;
-      const common = { name: escaped(optimizer.label), type: "scatter" };
+      // plotly reads names as a kind of HTML, so it is never told one
+      const common = { meta: series, type: "scatter" };
       behind.push(...bandTraces(chart, line, series, common));
       for (const seed of line.seeds)
         if (seed.diverged || band.value === "seeds") behind.push(seedTrace(seed, series, common));
@@ -99,19 +105,17 @@
       lines.push({ ...common, mode: at.length === 1 ? "markers" : "lines",
         x: at.map((i) => x(line, i)), y: at.map((i) => line.mean[i]),
         line: { width: 2.2, color: colour(series), dash: dash(series) },
-        marker: { size: 9, color: colour(series) },
-        customdata: at.map((i) => spread(chart, line, i)),
-        hovertemplate: `<b>%{y:.${chart.digits}${chart.digits > 4 ? "~" : ""}f}</b>%{customdata}` });
+        marker: { size: 9, color: colour(series) }, hoverinfo: "none" });
     });
     return [...behind, ...lines];
   }
   function bandTraces(chart, line, series, common) {
     const [low, high] = { range: [line.min, line.max], interval: [line.low, line.high] }[band.value] || [];
     if (!low) return [];
-    const at = places(line).filter((i) => low[i] !== null && high[i] > low[i]);
+    const at = places(line).filter((i) => low[i] !== null);
     const floor = (value) => chart.log ? Math.max(value, 1e-12) : value;
     const back = [...at].reverse();
-    return at.length < 2 ? [] : [{ ...common, mode: "lines", fill: "toself", hoverinfo: "skip",
+    return !at.some((i) => high[i] > low[i]) ? [] : [{ ...common, mode: "lines", fill: "toself", hoverinfo: "skip",
       line: { width: 0 }, fillcolor: faint(colour(series), 0.18),
       x: [...at, ...back].map((i) => x(line, i)),
       y: [...at.map((i) => high[i]), ...back.map((i) => floor(low[i]))] }];
@@ -124,12 +128,6 @@
       line: { width: 1, color: faint(colour(series), seed.diverged ? 1 : 0.6), dash: seed.diverged ? "dot" : dash(series) },
       marker: { symbol: "x", color: colour(series), size: at.map((i) => seed.diverged && i === end ? 9 : 0) } };
   }
-  function spread(chart, line, i) {
-    if (line.n[i] < 2 || line.min[i] === line.max[i]) return "";
-    const [low, high] = band.value === "interval" ? [line.low[i], line.high[i]] : [line.min[i], line.max[i]];
-    return `  (${low.toFixed(chart.digits)} to ${high.toFixed(chart.digits)}, ${line.n[i]} seeds)`;
-  }
-
   const extent = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
 
   // A rate that is annealed to nothing would stretch a logarithmic axis without end: four decades do.
@@ -138,6 +136,7 @@
     if (!(top > 0)) return { type: "log" };
     const range = [Math.log10(Math.max(low, top / 1e4)) - 0.08, Math.log10(top) + 0.08];
     const decades = range[1] - range[0];
+    if (decades < 1) return { type: "linear" }; // too few ticks to read
     return { type: "log", range, tickformat: "~g", dtick: decades > 2.5 ? 1 : "D2" };
   }
   function xRange(shown) {
@@ -153,30 +152,87 @@
     const font = { size: 13 };
     const horizontal = across.value === "epoch" ? "epoch" : `training time (${unitName})`;
     Plotly.react(plot, shown, {
-      margin: { l: 58, r: 14, t: 10, b: 46 }, showlegend: false, hovermode: "x unified",
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      margin: { l: 58, r: 14, t: 36, b: 46 }, showlegend: false, hovermode: "x", hoverdistance: -1,
+      paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--ink") },
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: css("--ink") },
-      hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), size: 13 }, namelength: 28 },
-      xaxis: { ...axis, ...xRange(shown), title: { text: horizontal, font }, hoverformat: across.value === "epoch" ? "d" : ".4~g" },
+      xaxis: { ...axis, ...xRange(shown), dtick: across.value === "epoch" && lastEpoch <= 10 ? 1 : undefined, title: { text: horizontal, font }, showspikes: true, spikemode: "across",
+               spikesnap: "hovered data", spikethickness: 1, spikedash: "dot", spikecolor: css("--soft") },
       yaxis: { ...axis, title: { text: chart.axis, font }, ...(chart.log ? logAxis(shown) : { type: "linear" }) },
     }, { responsive: true, displaylogo: false, displayModeBar: "hover",
-         modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"] });
+         modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
   }
-  function redraw() { drawn.forEach(draw); }
+  // --- what the pointer is on: our own readout, in which a name is text and nothing else -------
+  const digits = (chart, value) =>
+    chart.digits > 4 ? String(Number(value.toPrecision(4))) : value.toFixed(chart.digits);
+
+  function readings(chart, wanted) { // each visible optimizer's place nearest to x = wanted, highest first
+    const found = [];
+    data.optimizers.forEach((optimizer, series) => {
+      const line = optimizer.lines[chart.key];
+      const at = line && !hidden.has(series) ? places(line) : [];
+      if (!at.length) return;
+      const off = (i) => Math.abs(x(line, i) - wanted);
+      found.push({ optimizer, series, line, i: at.reduce((a, b) => off(b) < off(a) ? b : a) });
+    });
+    return found.sort((a, b) => b.line.mean[b.i] - a.line.mean[a.i]);
+  }
+  function spread(chart, line, i) {
+    const [low, high] = band.value === "interval" ? [line.low[i], line.high[i]] : [line.min[i], line.max[i]];
+    return line.n[i] < 2 || low === high ? "" : `${digits(chart, low)} to ${digits(chart, high)} (${line.n[i]} seeds)`;
+  }
+  function cell(row, text, kind) {
+    const made = row.insertCell();
+    made.className = kind;
+    made.append(text);
+    return made;
+  }
+  function showReadout(chart, readout, wanted) {
+    const found = readings(chart, wanted);
+    if (!found.length) return;
+    const { line, i } = found[0];
+    const table = document.createElement("table");
+    table.createCaption().textContent =
+      across.value === "epoch" ? `epoch ${line.epoch[i]}` : `after ${Number(x(line, i).toPrecision(4))} ${unitName}`;
+    for (const { optimizer, series, line, i } of found) {
+      const row = table.insertRow();
+      const swatch = document.createElement("span");
+      swatch.className = `swatch ${dash(series)}`;
+      row.style.setProperty("--colour", `var(--series-${series % COLOURS})`);
+      cell(row, swatch, "key").append(optimizer.label);
+      cell(row, digits(chart, line.mean[i]), "mean");
+      cell(row, spread(chart, line, i), "spread");
+    }
+    readout.replaceChildren(table);
+    readout.hidden = false;
+    // below the chart, so that no curve is covered, or above it where the window ends
+    const bottom = readout.parentElement.getBoundingClientRect().bottom;
+    readout.classList.toggle("above", bottom + readout.offsetHeight > innerHeight);
+  }
+
+  function redraw() {
+    known = {};
+    drawn.forEach(draw);
+  }
 
   function place(group) {
     for (const chart of data.charts.filter((chart) => chart.group === group)) {
       const figure = document.createElement("figure");
       const caption = document.createElement("figcaption");
       const plot = document.createElement("div");
+      const readout = document.createElement("div");
       figure.className = "chart";
       figure.id = `chart-${chart.key}`;
       caption.textContent = chart.title;
       plot.className = "plot";
-      figure.append(caption, plot);
+      readout.className = "readout";
+      readout.hidden = true;
+      figure.append(caption, plot, readout);
       document.getElementById(`charts-${group}`).append(figure);
       drawn.set(chart.key, { chart, plot });
       draw(drawn.get(chart.key));
+      plot.on("plotly_hover", (hover) => showReadout(chart, readout, hover.xvals[0]));
+      plot.on("plotly_unhover", () => { readout.hidden = true; });
     }
   }
 

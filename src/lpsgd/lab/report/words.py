@@ -23,13 +23,21 @@ def subtitle(analysis: Analysis) -> str:
 
 def method(analysis: Analysis) -> str:
     """How the tests were made, with the level after correction."""
-    level = next(r.versus[METRICS[0].key].alpha for r in analysis.results if r.versus)
-    tests = round(ALPHA / level)
+    tests = {
+        metric: [r.versus[metric.key] for r in analysis.results if r.versus] for metric in METRICS
+    }
+    made = {metric: sum(test.p is not None for test in group) for metric, group in tests.items()}
+    if not any(made.values()):
+        return "No paired t-test could be made: it needs two shared seeds at least, and spread."
+    levels = "; ".join(
+        f"{metric.title} {ALPHA}/{count} = {ALPHA / count:.3g}"
+        for metric, count in made.items()
+        if count
+    )
     return (
         f"Paired t-test against {analysis.reference} over shared seeds; p after Holm's correction "
-        f"over the {_count(tests, 'test')} of each metric. Detectable: the smallest true "
-        f"difference found with {round(100 * POWER)} % power at the corrected level "
-        f"{ALPHA}/{tests} = {level:.3g}."
+        "over the tests of each metric. Detectable: the smallest true difference that would be "
+        f"found with {round(100 * POWER)} % power at the corrected level ({levels})."
     )
 
 
