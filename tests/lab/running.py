@@ -8,18 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lpsgd.lab.checkpoint import load_weights
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.runs import WALL_CLOCK_FIELDS
-from lpsgd.lab.training import Interrupted, RunOptions, train
+from lpsgd.lab.trainer import Trainer
+from lpsgd.lab.training import Interrupted, RunOptions, load_data, train
+
+CPU = torch.device("cpu")
 
 
 def small_recipe(optimizer: str = "sgd:lr=0.05", **values: Any) -> Recipe:
     """Eight steps in two epochs on 128 digits."""
     small = {"epochs": 2, "width": 8, "train_size": 128, "test_size": 64, "batch_size": 32}
     return resolve({**small, **values}, optimizer)
+
+
+def load(recipe: Recipe) -> Any:
+    return load_data(recipe, RunOptions(), CPU)
+
+
+def batches(trainer: Trainer) -> list[tuple[Tensor, Tensor]]:
+    return [b for epoch in range(2) for b in trainer.data.train.epoch(epoch)]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -32,7 +44,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """The same metrics to the last digit, and the same weights and optimizer state to the last bit."""
+    """The same metrics to the last digit, the same weights and state to the last bit."""
     assert metrics(one) == metrics(other)
     assert read(one, "result.json") == read(other, "result.json")
     first, second = load_weights(one)["trainer"], load_weights(other)["trainer"]

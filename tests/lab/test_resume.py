@@ -88,32 +88,41 @@ def test_an_ended_run_is_not_trained_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """SIGKILL, at least 20 times in the life of one run, some while it writes its files."""
-    recipe = small_recipe("lpsgdm:lr=1e-2", epochs=12, **EVERYTHING)
+    recipe = small_recipe("lpsgdm:lr=1e-2", epochs=8, **EVERYTHING)
     train(recipe, tmp_path / "whole")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.lab.running", "sklearn.datasets"])
+    context.set_forkserver_preload(["lpsgd.lab.training", "sklearn.datasets"])
     chance = random.Random(0)
-    kills, saved = 0, set()
-    longest = 0.05
+    arguments = (to_json(recipe), str(tmp_path / "killed"), 0.0)
+    kills, fruitful = 0, 0
     while True:
-        child = context.Process(
-            target=train_in_child, args=(to_json(recipe), str(tmp_path / "killed"), 0.0)
-        )
+        before = checkpoints(tmp_path / "killed")
+        child = context.Process(target=train_in_child, args=arguments)
         child.start()
-        child.join(chance.uniform(0, longest) if kills < 40 else None)
+        # most often let it get going first, or few kills would come after the first step
+        patient = chance.random() < 0.8
+        while patient and child.is_alive() and not fruitful_since(before, tmp_path):
+            child.join(0.002)
+        child.join(chance.uniform(0, 0.1) if kills < 60 else None)
         if child.exitcode == 0:
             break
         os.kill(child.pid or 0, signal.SIGKILL)
         child.join()
-        kills += child.exitcode == -signal.SIGKILL
-        here = {path.name for path in (tmp_path / "killed/checkpoints").glob("*.pt")}
-        # long enough for a few steps each time, short enough that the end does not come at once
-        longest *= 1.0 if here - saved else 1.3
-        saved |= here
+        if child.exitcode == -signal.SIGKILL:
+            kills += 1
+            fruitful += fruitful_since(before, tmp_path)
     assert kills >= 20
+    assert fruitful >= 8, "most kills came before the first step"
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
-    leftovers = [path for path in (tmp_path / "killed").rglob("*.part")]
-    assert not leftovers
+    assert not list((tmp_path / "killed").rglob("*.part"))
+
+
+def checkpoints(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "checkpoints").glob("*.pt")}
+
+
+def fruitful_since(before: set[str], tmp_path: Path) -> bool:
+    return bool(checkpoints(tmp_path / "killed") - before)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
@@ -101,7 +101,7 @@ class _Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def train(self, task: Task, options: RunOptions) -> list[dict[str, Any]] | Any:
+    def train(self, task: Task, options: RunOptions) -> Iterator[dict[str, Any]]:
         """Yield the events of one run; the last one says how it ended."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

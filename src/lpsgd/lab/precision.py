@@ -15,13 +15,19 @@ from lpsgd.lab.errors import UserError
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-# Convolution and matrix product, forward and backward: the instructions that a training step uses.
+# The layers of the networks here, forward and backward, at sizes for which the matrix instructions
+# are chosen: small ones may take another path and survive.
 _PROBE = """
 import sys, torch
+from torch import nn
 dtype = getattr(torch, sys.argv[1])
-layers = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 4))
+layers = nn.Sequential(
+    nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
+    nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 128, 1, stride=2),
+    nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(2048, 256), nn.Linear(256, 10),
+)
 for memory_format in (torch.contiguous_format, torch.channels_last):
-    images = torch.randn(4, 3, 8, 8).to(memory_format=memory_format)
+    images = torch.randn(16, 3, 32, 32).to(memory_format=memory_format)
     with torch.autocast("cpu", dtype):
         loss = layers.to(memory_format=memory_format)(images).float().square().mean()
     loss.backward()

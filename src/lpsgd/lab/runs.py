@@ -20,7 +20,7 @@ from typing import Any
 
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.files import write_json
-from lpsgd.lab.recipe import Recipe, to_json
+from lpsgd.lab.recipe import Recipe, make_recipe, to_json
 from lpsgd.lab.strict import encode
 
 # What two equal runs may differ in: everything else in metrics.jsonl follows from the recipe.
@@ -162,14 +162,15 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
             )
         return
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["recipe"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        # read as a recipe, so that a field which is newer than the folder has its default
+        stored = make_recipe(json.loads(path.read_text(encoding="utf-8"))["recipe"])
+    except (OSError, ValueError, KeyError, TypeError, UserError) as error:
         raise UserError(f"{path} cannot be read ({error}): choose another folder") from None
-    wanted = to_json(recipe)
+    found, wanted = to_json(stored), to_json(recipe)
     differences = [
-        f"{key} is {found.get(key)!r} there and {wanted.get(key)!r} here"
-        for key in sorted({*found, *wanted})
-        if found.get(key) != wanted.get(key)
+        f"{key} is {found[key]!r} there and {wanted[key]!r} here"
+        for key in sorted(wanted)
+        if found[key] != wanted[key]
     ]
     if differences:
         raise UserError(

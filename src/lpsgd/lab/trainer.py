@@ -40,7 +40,7 @@ class Diverged(Exception):
     """The loss became NaN or infinite; ``facts`` say where."""
 
     def __init__(self, what: str, facts: dict[str, Any]) -> None:
-        shown = ", ".join(f"{name}={value}" for name, value in facts.items())
+        shown = ", ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
         super().__init__(f"{what} at {shown}")
         self.facts = facts
 
@@ -79,11 +79,6 @@ class Trainer:
         self.data = data
         self.device = device
         self.steps_per_epoch = len(data.train)
-        if self.steps_per_epoch == 0:
-            raise UserError(
-                f"batch_size={recipe.batch_size} is more than the {data.train.size} examples of "
-                f"the training set of {recipe.dataset!r}"
-            )
         self.total_steps = recipe.epochs * self.steps_per_epoch
         self.warmup_steps = round(recipe.warmup_epochs * self.steps_per_epoch)
 
@@ -193,7 +188,8 @@ class Trainer:
         sums = self.sums
         sums.nll += nll
         sums.correct += correct
-        sums.grad_norm += norm
+        # a step that the scaler skipped, because its gradient overflowed, has no norm
+        sums.grad_norm += norm.nan_to_num(0, 0, 0) if self.scaler.is_enabled() else norm
         sums.images += images
         sums.examples += examples
         sums.steps += 1

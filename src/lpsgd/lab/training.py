@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab import data as datasets
 from lpsgd.lab import precision
@@ -22,6 +22,11 @@ from lpsgd.lab.measure import state_bytes
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.runs import MetricsMark, Run, open_run, writing
 from lpsgd.lab.trainer import Diverged, Trainer, numerics
+
+if TYPE_CHECKING:
+    import torch
+
+    from lpsgd.lab.data import Data
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -61,19 +66,7 @@ def train(
         if result is None:
             with numerics(recipe) as device:
                 precision.require(recipe.precision, device)
-                data = datasets.load(
-                    recipe.dataset,
-                    options.root,
-                    seed=recipe.seed,
-                    train_size=recipe.train_size,
-                    val_size=recipe.val_size,
-                    test_size=recipe.test_size,
-                    batch_size=recipe.batch_size,
-                    augment=recipe.augment,
-                    device=str(device),
-                    workers=options.workers,
-                    **recipe.data,
-                )
+                data = load_data(recipe, options, device)
                 trainer = Trainer(recipe, data, device)
                 environment = describe_environment(recipe.threads, str(device))
                 run.begin(recipe, label or recipe.optimizer, environment)
@@ -81,6 +74,23 @@ def train(
                 result = _Session(trainer, run, options, stop, listen).run_all()
         listen({"event": "end", **result})
         return result
+
+
+def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
+    """Load the data of a recipe."""
+    return datasets.load(
+        recipe.dataset,
+        options.root,
+        seed=recipe.seed,
+        train_size=recipe.train_size,
+        val_size=recipe.val_size,
+        test_size=recipe.test_size,
+        batch_size=recipe.batch_size,
+        augment=recipe.augment,
+        device=str(device),
+        workers=options.workers,
+        **recipe.data,
+    )
 
 
 class _Session:
@@ -102,12 +112,14 @@ class _Session:
         self.epoch = 1
         self.batch = 0
         self.store = CheckpointStore(run.checkpoints, self._warn)
-        self.board = _Board(run.folder) if options.tensorboard else None
+        self.board: _Board | None = None
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
 
     def run_all(self) -> dict[str, Any]:
         self._resume()
+        if self.options.tensorboard:
+            self.board = _Board(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         self.listen(
             {
@@ -270,10 +282,11 @@ class _Session:
 class _Board:
     """The same numbers for TensorBoard."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first_epoch: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        # what was written of epochs that are now trained again is hidden
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
 
     def add(self, record: dict[str, Any]) -> None:
         for name, value in record.items():

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.commands.options import read_values, with_recipe_options
+from lpsgd.lab.commands.options import (
+    AsJson,
+    RecipeFile,
+    Root,
+    SaveSeconds,
+    TensorBoard,
+    Workers,
+    read_values,
+    with_recipe_options,
+)
 from lpsgd.lab.errors import LabError, UserError
 
 if TYPE_CHECKING:
@@ -42,22 +51,16 @@ def compare(
         typer.Option(help="The optimizer that others are tested against. [default: the first]"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
-    recipe: Annotated[
-        Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
-    ] = None,
+    recipe: RecipeFile = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Runs at once; changes no result. [default: cores / threads]"),
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA]")
-    ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
-    save_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the analysis as JSON.")] = False,
+    root: Root = None,
+    workers: Workers = 0,
+    save_seconds: SaveSeconds = 60.0,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
 ) -> int:
     """Train with several optimizers and seeds, and test whether the differences are real."""
     from lpsgd.lab.plan import plan_comparison

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -13,6 +14,18 @@ from pydantic.fields import FieldInfo
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe, read_recipe_file
 from lpsgd.peers.registry import parse_value
+
+# What both `train` and `compare` take beside the recipe.
+RecipeFile = Annotated[
+    Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
+]
+Root = Annotated[Path | None, typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA]")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
+SaveSeconds = Annotated[
+    float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 # These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-3,p=6
 _NOT_OPTIONS = ("optimizer", "settings")
@@ -35,6 +48,8 @@ def with_recipe_options(*, without: tuple[str, ...] = ()) -> Callable[[Any], Any
         own = list(signature.parameters.values())[1:]
 
         def wrapper(**arguments: Any) -> Any:
+            if (here := str(Path.cwd())) not in sys.path:
+                sys.path.append(here)  # the user's own modules can be named as import paths
             given = {name: arguments.pop(name) for name in fields}
             values = {name: value for name, value in given.items() if value is not None}
             if "data" in values:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.commands.options import read_values, with_recipe_options
+from lpsgd.lab.commands.options import (
+    AsJson,
+    RecipeFile,
+    Root,
+    SaveSeconds,
+    TensorBoard,
+    Workers,
+    read_values,
+    with_recipe_options,
+)
+from lpsgd.lab.errors import LabError
+from lpsgd.lab.strict import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,23 +44,15 @@ def train(
         typer.Option(help="NAME, NAME:setting=value,... or package.module:Name. [default: lpsgdm]"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
-    recipe: Annotated[
-        Path | None, typer.Option(help="A TOML file with these options; flags override it.")
-    ] = None,
+    recipe: RecipeFile = None,
     allow_import: Annotated[
         bool, typer.Option("--allow-import", help="Let the recipe file name an import path.")
     ] = False,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA]")
-    ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
-    save_seconds: Annotated[
-        float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
-    ] = 60.0,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    root: Root = None,
+    workers: Workers = 0,
+    save_seconds: SaveSeconds = 60.0,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
 ) -> int:
     """Train one network with one optimizer, exactly resumable."""
     from lpsgd.lab.plan import resolve, run_folder
@@ -64,10 +67,11 @@ def train(
     with stop_on_signals() as stop, _show(complete.epochs) as listen:
         result = run_training(complete, folder, options=options, stop=stop, listen=listen)
     if as_json:
-        print(json.dumps({"folder": str(folder), **result}))
-    else:
-        state = result["state"] if result["reason"] is None else f"diverged: {result['reason']}"
-        print(f"{state}; the run is in {folder}")
+        print(json.dumps(encode({"folder": str(folder), **result})))
+    if result["state"] == "diverged":
+        raise LabError(f"diverged: {result['reason']}. The run is in {folder}")
+    if not as_json:
+        print(f"complete; the run is in {folder}")
     return 0
 
 
