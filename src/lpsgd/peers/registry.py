@@ -270,12 +270,18 @@ def _resolve(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _torch_factory(attribute: str) -> Factory:
-    def factory(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-        import torch
+def _class_factory(module: str, attribute: str) -> Factory:
+    """Makes the class from its settings; p and its schedule's name become what it takes as p."""
 
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-        optimizer: Optimizer = getattr(torch.optim, attribute)(model.parameters(), **values)
+    def factory(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in settings.items()
+        }
+        if "p_schedule" in values:
+            values["p"] = make_p(values["p"], values.pop("p_schedule"), horizon)
+        kind = getattr(importlib.import_module(module), attribute)
+        optimizer: Optimizer = kind(model.parameters(), **values)
         return optimizer
 
     return factory
@@ -290,28 +296,26 @@ def _decoupled_sgd(model: nn.Module, settings: dict[str, Any], horizon: Horizon)
     if not weight_decay >= 0:
         raise ValueError(f"weight_decay={weight_decay}: must be at least 0")
     optimizer = torch.optim.SGD(model.parameters(), **values)
+    # a setting of the group like any other: saved, loaded, given to groups that are added
+    optimizer.defaults["decoupled_decay"] = weight_decay
+    for group in optimizer.param_groups:
+        group["decoupled_decay"] = weight_decay
 
     @torch.no_grad()
     def shrink(stepping: Optimizer, *_: Any) -> None:
         for group in stepping.param_groups:
             moved = [p for p in group["params"] if p.grad is not None]
-            if moved and weight_decay:
-                torch._foreach_mul_(moved, 1 - group["lr"] * weight_decay)
+            if moved and group["decoupled_decay"]:
+                torch._foreach_mul_(moved, 1 - group["lr"] * group["decoupled_decay"])
 
     optimizer.register_step_pre_hook(shrink)
     return optimizer
 
 
-def _lp_factory(attribute: str) -> Factory:
-    def factory(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-        import lpsgd
+def _gradual(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
+    from lpsgd.peers import GSGD
 
-        values = dict(settings)
-        values["p"] = make_p(values["p"], values.pop("p_schedule"), horizon)
-        optimizer: Optimizer = getattr(lpsgd, attribute)(model.parameters(), **values)
-        return optimizer
-
-    return factory
+    return GSGD(model.parameters(), total_steps=horizon.total_steps, **settings)
 
 
 def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
@@ -334,7 +338,9 @@ def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
 
 
 _LP = {"p": 6.0, "p_schedule": "cosine", "weight_decay": 0.0, "eps": 1e-8, "normalize": None}
+_FIXED_P = {"p": 6.0, "p_schedule": "constant"}
 _BETAS = {"betas": [0.9, 0.999], "eps": 1e-8}
+_LION_BETAS = {"betas": [0.9, 0.99]}
 
 for _spec in (
     OptimizerSpec(
@@ -343,7 +349,7 @@ for _spec in (
         {"lr": 1e-3, **_LP},
         "none",
         "lpsgd (the paper's Algorithm 1)",
-        _lp_factory("LPSGD"),
+        _class_factory("lpsgd", "LPSGD"),
     ),
     OptimizerSpec(
         "lpsgdm",
@@ -351,7 +357,73 @@ for _spec in (
         {"lr": 1e-3, "momentum": 0.9, **_LP},
         "1 x parameter",
         "lpsgd (the paper's Algorithm 2)",
-        _lp_factory("LPSGDM"),
+        _class_factory("lpsgd", "LPSGDM"),
+    ),
+    OptimizerSpec(
+        "signsgd",
+        "theta <- (1-lr*wd)*theta - lr*sign(g)",
+        {"lr": 1e-3, "weight_decay": 0.0},
+        "none",
+        "lpsgd.peers.SignSGD (Bernstein et al., 2018)",
+        _class_factory("lpsgd.peers", "SignSGD"),
+    ),
+    OptimizerSpec(
+        "signum",
+        "m <- b*m + (1-b)*g; theta <- (1-lr*wd)*theta - lr*sign(m)",
+        {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.0},
+        "1 x parameter",
+        "lpsgd.peers.Signum (Bernstein et al., 2018)",
+        _class_factory("lpsgd.peers", "Signum"),
+    ),
+    OptimizerSpec(
+        "lion",
+        "u = sign(b1*m + (1-b1)*g); theta <- (1-lr*wd)*theta - lr*u; m <- b2*m + (1-b2)*g",
+        {"lr": 1e-4, **_LION_BETAS, "weight_decay": 0.0},
+        "1 x parameter",
+        "lpsgd.peers.Lion (Chen et al., 2023)",
+        _class_factory("lpsgd.peers", "Lion"),
+    ),
+    OptimizerSpec(
+        "lionk",
+        "c = b1*m + (1-b1)*g; u = sign(c)*(|c|/||c||_q)^alpha; theta and m as in lion",
+        {"lr": 1e-4, **_LION_BETAS, **_FIXED_P, "weight_decay": 0.0},
+        "1 x parameter",
+        "lpsgd.peers.LionK (Chen et al., 2024)",
+        _class_factory("lpsgd.peers", "LionK"),
+    ),
+    OptimizerSpec(
+        "gsgd",
+        "u = sign(g)*|g|^a, a = (t-1)/T; theta <- (1-lr*wd)*theta - lr*u",
+        {"lr": 1e-3, "weight_decay": 0.0, "eps": 1e-8},
+        "none",
+        "lpsgd.peers.GSGD (the paper's Remark 1)",
+        _gradual,
+    ),
+    OptimizerSpec(
+        "stacey",
+        "c = b1*m + (1-b1)*g; u = c/(|c|+eps)^rho; z <- z - dual_lr*c (p2) or its l_p form (pp); "
+        "theta <- (1-tau-lr*wd)*theta + tau*z - lr*(1-tau)*u; m <- b2*m + (1-b2)*g",
+        {
+            "lr": 1e-3,
+            **_LION_BETAS,
+            **_FIXED_P,
+            "tau": 1e-3,
+            "dual_lr": 1e-3,
+            "mode": "p2",
+            "weight_decay": 0.0,
+            "eps": 1e-8,
+        },
+        "2 x parameter",
+        "lpsgd.peers.Stacey (Luo et al., 2025)",
+        _class_factory("lpsgd.peers", "Stacey"),
+    ),
+    OptimizerSpec(
+        "powersgdm",
+        "d = sign(g)*|g|^gamma + wd*theta; m <- b*m + d; theta <- theta - lr*m",
+        {"lr": 1e-3, "momentum": 0.9, "gamma": 0.5, "weight_decay": 0.0},
+        "1 x parameter",
+        "lpsgd.peers.PowerSGDM",
+        _class_factory("lpsgd.peers", "PowerSGDM"),
     ),
     OptimizerSpec(
         "sgd",
@@ -359,7 +431,7 @@ for _spec in (
         {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "nesterov": False},
         "1 x parameter",
         "torch.optim.SGD",
-        _torch_factory("SGD"),
+        _class_factory("torch.optim", "SGD"),
     ),
     OptimizerSpec(
         "sgdw",
@@ -375,7 +447,7 @@ for _spec in (
         {"lr": 1e-3, **_BETAS, "weight_decay": 0.0},
         "2 x parameter",
         "torch.optim.Adam",
-        _torch_factory("Adam"),
+        _class_factory("torch.optim", "Adam"),
     ),
     OptimizerSpec(
         "adamw",
@@ -383,7 +455,7 @@ for _spec in (
         {"lr": 1e-3, **_BETAS, "weight_decay": 0.01},
         "2 x parameter",
         "torch.optim.AdamW",
-        _torch_factory("AdamW"),
+        _class_factory("torch.optim", "AdamW"),
     ),
     OptimizerSpec(
         "adagrad",
@@ -391,7 +463,7 @@ for _spec in (
         {"lr": 0.01, "weight_decay": 0.0, "eps": 1e-10},
         "1 x parameter",
         "torch.optim.Adagrad",
-        _torch_factory("Adagrad"),
+        _class_factory("torch.optim", "Adagrad"),
     ),
     OptimizerSpec(
         "rmsprop",
@@ -399,7 +471,7 @@ for _spec in (
         {"lr": 0.01, "alpha": 0.99, "momentum": 0.0, "weight_decay": 0.0, "eps": 1e-8},
         "1 x parameter (2 with momentum)",
         "torch.optim.RMSprop",
-        _torch_factory("RMSprop"),
+        _class_factory("torch.optim", "RMSprop"),
     ),
 ):
     register(_spec)
