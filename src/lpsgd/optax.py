@@ -66,8 +66,8 @@ def scale_by_lp(
     >>> scaling = scale_by_lp(p=3.0)
     >>> gradient = jnp.array([4.0, -9.0, 0.0])
     >>> u, state = scaling.update(gradient, scaling.init(gradient))
-    >>> print(u.round(3))  # alpha = 1/2: the signed square root
-    [ 2. -3.  0.]
+    >>> [f"{value:.3f}" for value in u]  # alpha = 1/2: the signed square root
+    ['2.000', '-3.000', '0.000']
     """
     _check_number(checks.check_exponent, "p", p)
     _check_number(checks.positive, "eps", eps)

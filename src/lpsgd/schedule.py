@@ -59,7 +59,8 @@ class Schedule(ABC):
             return value
         jax = sys.modules.get("jax")  # a JAX array exists only where JAX is loaded
         if jax is not None and isinstance(step, jax.Array):
-            return self._value(step, _jax_operations())  # type: ignore[no-any-return]
+            # JAX's widest float: float64 where that is enabled, for an int32 count too
+            return self._value(step.astype(float), _jax_operations())  # type: ignore[no-any-return]
         return float(self._value(step, _NUMBERS))
 
     def describe(self) -> dict[str, Any]:
