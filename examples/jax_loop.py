@@ -27,7 +27,7 @@ def main(steps: int = STEPS) -> float:
     digits = load_digits()
     x, y = jnp.asarray(digits.data / 16), jnp.asarray(digits.target)
     optimizer = lpsgdm(
-        optax.cosine_decay_schedule(3e-3, steps),
+        optax.cosine_decay_schedule(2e-2, steps),
         p=optax.cosine_decay_schedule(6.0, steps - 1, alpha=2 / 6),  # from 6 down to 2
         weight_decay=0.01,
         mask=lambda weights: jax.tree.map(lambda leaf: leaf.ndim > 1, weights),
