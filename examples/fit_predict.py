@@ -1,4 +1,7 @@
-"""A classifier with scikit-learn's fit and predict, in twenty lines. python examples/fit_predict.py"""
+"""A classifier with scikit-learn's fit and predict, in twenty lines.
+
+python examples/fit_predict.py
+"""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ The rule is the one of :mod:`lpsgd.optimizer`, with x = g (Algorithm 1) or x = m
     u_t &= x_t / (|x_t| + \varepsilon)^{\rho(p_t)}, \qquad \rho(p) = 1 - \frac{1}{p-1} \\
     \theta_{t+1} &= (1 - \eta\lambda) \theta_t - \eta u_t
 
-p is a number or an optax schedule: any ``count -> p`` that JAX can trace. The schedules of lpsgd are
-such functions, and ``optax.cosine_decay_schedule(6.0, N - 1, alpha=2 / 6)`` is the same curve as
-``CosineP(6, total_steps=N)``. Nothing branches on the value of p, so a jitted step is compiled once.
+p is a number or an optax schedule: any ``count -> p`` that JAX can trace. The schedules of lpsgd
+are such functions, and ``optax.cosine_decay_schedule(6.0, N - 1, alpha=2 / 6)`` is the same curve
+as ``CosineP(6, total_steps=N)``. Nothing branches on the value of p: a jitted step is compiled once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Mask: TypeAlias = "Any | Callable[[Any], Any] | None"
 class ScaleByLpState(NamedTuple):
     """The number of updates made so far, which is what a schedule for p is asked with."""
 
-    count: jax.Array
+    count: Any  # a 0-d int32 array; tuple.count is what a narrower type would contradict
 
 
 class _AverageState(NamedTuple):
@@ -48,7 +48,7 @@ class _AverageState(NamedTuple):
 
 
 class _DecayedStepState(NamedTuple):
-    count: jax.Array
+    count: Any
 
 
 def scale_by_lp(
@@ -192,7 +192,9 @@ def _decayed_step(
 
     def update(updates: Any, state: _DecayedStepState, params: Any = None) -> Any:
         if params is None:
-            raise ValueError("weight decay needs the parameters: call update(updates, state, params)")
+            raise ValueError(
+                "weight decay needs the parameters: call update(updates, state, params)"
+            )
         rate = learning_rate(state.count) if callable(learning_rate) else learning_rate
         keep = 1 - rate * weight_decay
 
