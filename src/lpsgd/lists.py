@@ -84,18 +84,17 @@ def divide_by_largest_(t: Tensors) -> list[Tensor]:
 
 
 def signed_power(x: Tensors, exponent: Exponent) -> Tensors:
-    """sign(x) |x|^exponent, new tensors; 0 stays 0 for every exponent"""
+    """sign(x) |x|^exponent = x |x|^(exponent-1), new tensors; 0 stays 0 for every exponent"""
     if not isinstance(exponent, Tensor):
         if exponent == 0:
             return torch._foreach_sign(x)
         if exponent == 1:
             return torch._foreach_mul(x, 1)
     t = torch._foreach_abs(x)
-    if isinstance(exponent, Tensor):
-        # log(0) times an exponent of 0 would not be a number
-        torch._foreach_clamp_min_(t, torch.finfo(t[0].dtype).tiny)
-    pow_(t, exponent)
-    return torch._foreach_mul(t, torch._foreach_sign(x))
+    # 0 times a power of 0 would not be a number
+    torch._foreach_clamp_min_(t, torch.finfo(t[0].dtype).tiny)
+    pow_(t, exponent - 1)
+    return torch._foreach_mul(t, x)  # not in place: autograd needs the power
 
 
 def lp_direction(x: Tensors, p: Exponent, eps: float) -> Tensors:
