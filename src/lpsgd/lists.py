@@ -15,6 +15,9 @@ from lpsgd import geometry
 from lpsgd.geometry import Exponent
 from lpsgd.schedule import exponent_dtype
 
+# Other classes, such as DTensor, do not do everything that these do.
+PLAIN = (torch.nn.Parameter, Tensor)
+
 Tensors: TypeAlias = "tuple[Tensor, ...] | list[Tensor]"  # what foreach operations take
 
 
@@ -33,6 +36,31 @@ def as_tensor(value: float | Tensor, device: torch.device) -> Tensor:
     if isinstance(value, Tensor):
         return value
     return torch.ones((), dtype=exponent_dtype(device), device=device) * value
+
+
+def on_device(value: float | Tensor, device: torch.device) -> float | Tensor:
+    """A tensor moved to ``device``, where a group spans several; a number as it is."""
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in whatever order of the dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def copy_(t: Tensors, x: Tensors) -> None:
+    """t <- x, in t's dtype"""
+    if type(t[0]) in PLAIN:
+        torch._foreach_copy_(t, x)
+    else:  # DTensor has no foreach copy
+        for a, b in zip(t, x, strict=True):
+            a.copy_(b)
 
 
 def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | Tensor:
@@ -66,7 +94,7 @@ def scaling_(t: Tensors, p: Exponent, eps: float) -> None:
 
 def largest_entries(t: Tensors) -> list[Tensor]:
     """max|t| of each tensor"""
-    if t[0].is_cpu:  # where the maximum norm is forty times as slow
+    if t[0].is_cpu and type(t[0]) in PLAIN:  # where the maximum norm is forty times as slow
         return [torch.maximum(high, -low) for low, high in map(torch.aminmax, t)]
     return list(torch._foreach_norm(t, float("inf")))
 
