@@ -16,7 +16,7 @@ from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
 
 
 def test_unknown_keys_are_errors_with_the_nearest_name() -> None:
-    with pytest.raises(UserError, match="unknown key 'epoch': did you mean 'epochs'"):
+    with pytest.raises(UserError, match="unknown key 'epoch' .did you mean 'epochs'"):
         make_recipe({"epoch": 3})
 
 
@@ -97,7 +97,7 @@ def test_closure_and_graph_follow_the_registry() -> None:
 
 
 def test_unknown_settings_are_errors_before_anything_runs() -> None:
-    with pytest.raises(UserError, match="unknown setting 'momentun': did you mean 'momentum'"):
+    with pytest.raises(UserError, match="unknown setting 'momentun' .did you mean 'momentum'"):
         resolve({}, "sgd:momentun=0.9")
 
 

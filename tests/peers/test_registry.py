@@ -88,8 +88,8 @@ def test_lists_of_texts() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lpsgmd", "unknown optimizer 'lpsgmd': did you mean 'lpsgd'"),
-        ("sgd:momentun=0.9", "unknown setting 'momentun': did you mean 'momentum'"),
+        ("lpsgmd", "unknown optimizer 'lpsgmd' .did you mean 'lpsgd'"),
+        ("sgd:momentun=0.9", "unknown setting 'momentun' .did you mean 'momentum'"),
         ("sgd:lr=fast", "lr='fast' is not a number"),
         ("sgd:nesterov=1", "nesterov=1 is not true or false"),
         ("sgd:lr=-1", "Invalid learning rate: -1"),
