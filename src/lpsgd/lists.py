@@ -111,6 +111,22 @@ def divide_by_largest_(t: Tensors) -> list[Tensor]:
     return largest
 
 
+def reusing_mul(t: Tensors, x: Tensors) -> Tensors:
+    """t x, in t's memory, whose touching anew costs more than the product; autograd needs t"""
+    if torch.is_grad_enabled():
+        return torch._foreach_mul(t, x)
+    torch._foreach_mul_(t, x)
+    return t
+
+
+def reusing_div(t: Tensors, x: Tensors) -> Tensors:
+    """t / x, likewise"""
+    if torch.is_grad_enabled():
+        return torch._foreach_div(t, x)
+    torch._foreach_div_(t, x)
+    return t
+
+
 def signed_power(x: Tensors, exponent: Exponent) -> Tensors:
     """sign(x) |x|^exponent = x |x|^(exponent-1), new tensors; 0 stays 0 for every exponent"""
     if not isinstance(exponent, Tensor):
@@ -122,14 +138,14 @@ def signed_power(x: Tensors, exponent: Exponent) -> Tensors:
     # 0 times a power of 0 would not be a number
     torch._foreach_clamp_min_(t, torch.finfo(t[0].dtype).tiny)
     pow_(t, exponent - 1)
-    return torch._foreach_mul(t, x)  # not in place: autograd needs the power
+    return reusing_mul(t, x)
 
 
 def lp_direction(x: Tensors, p: Exponent, eps: float) -> Tensors:
     """u = x (|x| + eps)^-rho (equation ``eq:ut``), new tensors"""
     t = torch._foreach_abs(x)
     scaling_(t, p, eps)
-    return torch._foreach_mul(t, x)
+    return reusing_mul(t, x)
 
 
 def add_scaled_(t: Tensors, x: Tensors, factor: float | Tensor) -> None:
