@@ -1,4 +1,4 @@
-"""``torch.compile(optimizer.step)``: the same trajectory, and nothing compiled again as p and lr move."""
+"""``torch.compile(optimizer.step)``: the same trajectory, compiled once although p and lr move."""
 
 from __future__ import annotations
 

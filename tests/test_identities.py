@@ -1,4 +1,4 @@
-"""What the rule becomes at its limits, against torch's own optimizers and other methods' formulas."""
+"""What the rule becomes at its limits, against torch's optimizers and other methods' formulas."""
 
 from __future__ import annotations
 

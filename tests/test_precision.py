@@ -26,7 +26,7 @@ HALVES = [torch.bfloat16, torch.float16]
 def test_half_precision_is_computed_in_float32(
     cls: type[LPSGD], dtype: torch.dtype, foreach: bool, normalize: str | None
 ) -> None:
-    """Each step: the float64 formula on the rounded parameter and the float32 momentum, rounded once."""
+    """Each step is the float64 formula on what the tensors hold, rounded once."""
     params, grads = start(dtype), gradients(STEPS, dtype)
     optimizer = cls(params, lr=0.05, p=4.0, weight_decay=0.1, foreach=foreach, normalize=normalize)
     m = [np.zeros(x.shape) for x in params]

@@ -79,7 +79,7 @@ def test_loading_shares_nothing_with_the_source() -> None:
 
 
 def test_float32_momentum_of_half_parameters_survives() -> None:
-    """torch casts floating-point buffers to the parameter's dtype on load; that would lose digits."""
+    """torch casts float buffers to the parameter's dtype on load; that would lose digits."""
     params = start(torch.bfloat16)
     optimizer = LPSGDM(params)
     run(optimizer, params, gradients(5, torch.bfloat16))

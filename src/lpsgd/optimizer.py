@@ -24,7 +24,8 @@ from lpsgd import checks, geometry
 from lpsgd import fused as fused_kernel
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.schedule import PFunction, exponent_dtype
+from lpsgd.lists import as_number, as_tensor, divide_by_largest_, pow_, real, scalar, scaling_
+from lpsgd.schedule import PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 
@@ -95,7 +96,7 @@ class LPSGD(LpOptimizer):
         if self.param_groups[-1]["fused"]:
             try:
                 with torch.no_grad():
-                    _demand_fused([_real(param) for param in self.param_groups[-1]["params"]])
+                    _demand_fused([real(param) for param in self.param_groups[-1]["params"]])
             except RuntimeError:
                 self.param_groups.pop()
                 raise
@@ -239,13 +240,8 @@ def lp_descent(
     Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
     around: the rule is odd in x, so the buffer averages the gradient as it was given.
     """
-    if isinstance(lr, Tensor):
-        lr = lr.squeeze()  # a tensor of one element may have dimensions; the step must not
-    if torch.compiler.is_compiling():
-        lr, p = _as_tensor(lr, params[0].device), _as_tensor(p, params[0].device)
-    elif not (capturable or differentiable):
-        # Python numbers are faster than 0-d tensors, and p = 2 can be seen
-        lr, p = _as_number(lr), _as_number(p)
+    untouched = capturable or differentiable
+    lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
     tensors = _real_tensors(params, grads, momentum_buffers)
     if not tensors[0]:
         return
@@ -297,17 +293,6 @@ def _demand_fused(
     return "kernel"
 
 
-def _as_number(value: float | Tensor) -> float:
-    return value.item() if isinstance(value, Tensor) else value
-
-
-def _as_tensor(value: float | Tensor, device: torch.device) -> Tensor:
-    """A number as a 0-d tensor that a compiled graph computes: its value is not built in."""
-    if isinstance(value, Tensor):
-        return value
-    return torch.ones((), dtype=exponent_dtype(device), device=device) * value
-
-
 def _real_tensors(
     params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
@@ -316,15 +301,10 @@ def _real_tensors(
         return params, grads, buffers
     chosen = [i for i, param in enumerate(params) if param.numel() > 0]
     return (
-        [_real(params[i]) for i in chosen],
-        [_real(grads[i]) for i in chosen],
+        [real(params[i]) for i in chosen],
+        [real(grads[i]) for i in chosen],
         None if buffers is None else [buffers[i] for i in chosen],
     )
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """A complex tensor as pairs of reals, a real one as it is."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _single_tensor(
@@ -375,13 +355,13 @@ def _kernel(
     if torch.compiler.is_compiling():
         device = params[0].device
         numbers: dict[str, Any] = {
-            "p": _as_tensor(p, device),
-            "step": _as_tensor(step, device),
-            "keep": _as_tensor(keep, device),
+            "p": as_tensor(p, device),
+            "step": as_tensor(step, device),
+            "keep": as_tensor(keep, device),
         }
         run: Callable[..., None] = fused_kernel.operator_step
     else:
-        numbers = {"p": _as_number(p), "step": _as_number(step), "keep": _as_number(keep)}
+        numbers = {"p": as_number(p), "step": as_number(step), "keep": as_number(keep)}
         run = fused_kernel.kernel_step
     for some in _alike(params, grads, buffers):
         run(*some, **numbers, momentum=momentum, eps=eps, normalize=normalize)
@@ -437,7 +417,7 @@ def _compiled_multi_tensor(
 ) -> None:
     """The foreach path compiled by Inductor; numbers that change go in as tensors."""
     device = params[0].device
-    p, step, keep = (_as_tensor(value, device) for value in (p, step, keep))
+    p, step, keep = (as_tensor(value, device) for value in (p, step, keep))
     _compile()(params, grads, buffers, p=p, step=step, keep=keep, **settings)
 
 
@@ -515,8 +495,7 @@ class _Bucket:
     def _scaling(self, p: Exponent, eps: float) -> list[Tensor]:
         """(|x| + eps)^-rho"""
         t = self._magnitudes()
-        torch._foreach_add_(t, eps)
-        _pow_(t, -geometry.rho(p))
+        scaling_(t, p, eps)
         return t
 
     def _magnitudes(self) -> list[Tensor]:
@@ -532,8 +511,8 @@ class _Bucket:
         """||x||_q^rho, where ||x||_q = max|x| ||x/max|x|||_q"""
         q, rho = geometry.dual_exponent(p), geometry.rho(p)
         t = self._magnitudes()
-        largest = _divide_by_largest_(t)
-        _pow_(t, q)
+        largest = divide_by_largest_(t)
+        pow_(t, q)
         return [(top * x.sum() ** (1 / q)) ** rho for top, x in zip(largest, t, strict=True)]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
@@ -544,7 +523,7 @@ class _Bucket:
             u = self._scaling(p, eps)
             _multiply_(u, self.source)
         # squares of entries that are at most 1 cannot overflow
-        largest = _divide_by_largest_(u)
+        largest = divide_by_largest_(u)
         floor = geometry.rms_floor(p, eps)
         norms = torch._foreach_norm(u, 2)
         factors = [
@@ -583,23 +562,6 @@ class _Bucket:
             return x if x is self._scratch else self.scratch(x)
         _multiply_(scaling, x)
         return scaling
-
-
-def _pow_(t: list[Tensor], exponent: Exponent) -> None:
-    """t <- t^exponent for t >= 0, in place; log and exp together cost far less than a CPU's pow"""
-    if not isinstance(exponent, Tensor) and exponent == -1:
-        torch._foreach_reciprocal_(t)
-        return
-    torch._foreach_log_(t)
-    torch._foreach_mul_(t, exponent)
-    torch._foreach_exp_(t)
-
-
-def _divide_by_largest_(t: list[Tensor]) -> list[Tensor]:
-    """t <- t/max|t| for each tensor (zeros stay), and those maxima"""
-    largest = list(torch._foreach_norm(t, float("inf")))
-    torch._foreach_div_(t, [torch.where(top > 0, top, 1.0) for top in largest])
-    return largest
 
 
 # Mixing dtypes in one operation makes a CPU cast the narrow operand as a whole. Blocks of this many

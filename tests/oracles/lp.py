@@ -49,7 +49,7 @@ def trajectory(
     normalize: str | None = None,
     maximize: bool = False,
 ) -> list[Array]:
-    """The parameters after one step for each list of gradients; p and lr are functions of t = 0, 1, ..."""
+    """The parameters after a step for each list of gradients; p and lr are functions of t >= 0."""
     theta = [np.array(a, dtype=np.float64) for a in start]
     m = [np.zeros_like(a) for a in theta]
     for t, grads in enumerate(gradients):
