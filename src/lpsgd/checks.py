@@ -41,7 +41,8 @@ def check_at_least(name: str, value: float, least: float, *, bound_name: str = "
 
 def check_positive_int(name: str, value: object) -> None:
     """``value`` is a whole number from 1 up."""
-    if not (isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1):
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (whole and value >= 1):  # type: ignore[operator]
         _fail(name, value, "a whole number >= 1")
 
 

@@ -16,7 +16,7 @@ from lpsgd.geometry import Exponent
 from lpsgd.schedule import exponent_dtype
 
 # Other classes, such as DTensor, do not do everything that these do.
-PLAIN = (torch.nn.Parameter, Tensor)
+PLAIN = {torch.nn.Parameter, Tensor}
 
 Tensors: TypeAlias = "tuple[Tensor, ...] | list[Tensor]"  # what foreach operations take
 

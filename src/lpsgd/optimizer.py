@@ -254,21 +254,9 @@ def lp_descent(
     """
     untouched = capturable or differentiable
     lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
-    buffers = momentum_buffers if momentum_buffers is not None else [None] * len(params)
-    rows = [
-        (real(param), real(grad), buffer)
-        for param, grad, buffer in zip(params, grads, buffers, strict=True)
-        if param.numel() > 0
-    ]
-    if not rows:
+    tensors = _real_tensors(params, grads, momentum_buffers)
+    if not tensors[0]:
         return
-    tensors = (
-        [param for param, _, _ in rows],
-        [grad for _, grad, _ in rows],
-        None
-        if momentum_buffers is None
-        else [buffer for _, _, buffer in rows if buffer is not None],
-    )
     rule = _rule(*tensors, foreach, fused, capturable, differentiable)
     rule(
         *tensors,
@@ -315,6 +303,20 @@ def _demand_fused(
     if reason is not None:
         raise RuntimeError(f"fused=True cannot run here: {reason}")
     return "kernel"
+
+
+def _real_tensors(
+    params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
+) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+    """The lists with complex tensors as pairs of reals, and without those that have no elements."""
+    if not any(param.is_complex() or param.numel() == 0 for param in params):
+        return params, grads, buffers
+    chosen = [i for i, param in enumerate(params) if param.numel() > 0]
+    return (
+        [real(params[i]) for i in chosen],
+        [real(grads[i]) for i in chosen],
+        None if buffers is None else [buffers[i] for i in chosen],
+    )
 
 
 def _single_tensor(
@@ -440,13 +442,14 @@ def _alike(
 ) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor] | None]]:
     """The tensors in lists of one device and one dtype for each role, as foreach wants them."""
     roles = [params, grads] if buffers is None else [params, grads, buffers]
-    keys = [(some[0].device, *[t.dtype for t in some]) for some in zip(*roles, strict=True)]
-    indices: dict[tuple[Any, ...], list[int]] = {}
-    for i, key in enumerate(keys):
-        indices.setdefault(key, []).append(i)
-    if len(indices) == 1:
-        yield params, grads, buffers
+    dtypes = [{tensor.dtype for tensor in role} for role in roles]
+    if all(len(kinds) == 1 for kinds in dtypes) and len({param.device for param in params}) == 1:
+        yield params, grads, buffers  # as nearly always
         return
+    indices: dict[tuple[Any, ...], list[int]] = {}
+    for i, some in enumerate(zip(*roles, strict=True)):
+        key = (some[0].device, *[tensor.dtype for tensor in some])
+        indices.setdefault(key, []).append(i)
     for chosen in indices.values():
         yield (
             [params[i] for i in chosen],
