@@ -336,7 +336,7 @@ def _single_tensor(
     for index, param in enumerate(params):
         dtype = _working_dtype(param, buffers[index] if buffers is not None else None)
         p, step, keep = (on_device(value, param.device) for value in (p, step, keep))
-        eps = max(eps, torch.finfo(dtype).tiny)  # an eps that is 0 in this dtype would give 0/0
+        eps = _visible(eps, dtype)
         theta = param.to(dtype)  # a copy where the parameter is narrower, else itself
         x = grads[index].to(dtype)
         if buffers is not None:
@@ -378,7 +378,13 @@ def _kernel(
         numbers = {"p": as_number(p), "step": as_number(step), "keep": as_number(keep)}
         run = fused_kernel.kernel_step
     for some in _alike(params, grads, buffers):
-        run(*some, **numbers, momentum=momentum, eps=eps, normalize=normalize)
+        run(
+            *some,
+            **numbers,
+            momentum=momentum,
+            eps=_visible(eps, torch.float32),
+            normalize=normalize,
+        )
 
 
 def _multi_tensor(
@@ -412,8 +418,7 @@ def _multi_tensor(
             )
             continue
         bucket.average(momentum)
-        # an eps that is 0 in this dtype would give 0/0
-        bucket.move(p, max(eps, torch.finfo(bucket.dtype).tiny), normalize, step, keep)
+        bucket.move(p, _visible(eps, bucket.dtype), normalize, step, keep)
 
 
 @functools.cache
@@ -614,6 +619,11 @@ def _blocks(a: list[Tensor], b: list[Tensor]) -> Iterable[tuple[Tensor, Tensor]]
             yield from zip(*pieces, strict=True)
         else:
             yield x, y
+
+
+def _visible(eps: float, dtype: torch.dtype) -> float:
+    """An eps that this dtype can tell from 0; with 0 a zero gradient would give 0/0."""
+    return max(eps, torch.finfo(dtype).tiny)
 
 
 def _working_dtype(param: Tensor, buffer: Tensor | None) -> torch.dtype:
