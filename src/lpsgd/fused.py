@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from lpsgd.geometry import Normalize
+from lpsgd.lists import PLAIN, is_dense
 
 __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
 
@@ -33,7 +34,6 @@ Kernel: TypeAlias = Callable[..., int]
 
 # What the numbers mean to fused.c.
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_PLAIN = {torch.nn.Parameter, Tensor}
 _NORMALIZE: dict[Normalize, int] = {None: 0, "rms": 1, "dual": 2}
 
 
@@ -76,7 +76,7 @@ def refusal(
 ) -> str | None:
     """Why the kernel cannot step these tensors, or None if it can."""
     if not are_plain(params):
-        odd = next(param for param in params if type(param) not in _PLAIN)
+        odd = next(param for param in params if type(param) not in PLAIN)
         return f"it takes plain tensors, and a parameter is a {type(odd).__name__}"
     if _kernel is None:
         return _why_not
@@ -92,7 +92,7 @@ def refusal(
 
 def are_plain(tensors: Sequence[Tensor]) -> bool:
     """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
-    return {type(tensor) for tensor in tensors} <= _PLAIN
+    return {type(tensor) for tensor in tensors} <= PLAIN
 
 
 def _contiguous(*roles: Sequence[Tensor]) -> bool:
@@ -102,7 +102,7 @@ def _contiguous(*roles: Sequence[Tensor]) -> bool:
 def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str | None:
     """The kernel walks straight through memory. (A gradient laid out otherwise is copied.)"""
     for param in params:
-        if not _is_dense(param):
+        if not is_dense(param):
             return f"the kernel takes tensors without gaps, not strides {param.stride()}"
     for param, buffer in zip(params, buffers, strict=len(buffers) > 0):
         if not _same_order(param, buffer):
@@ -111,17 +111,6 @@ def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str 
                 f"{buffer.stride()} for {param.stride()}"
             )
     return None
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill one stretch of memory, in whatever order of the dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def _same_order(a: Tensor, b: Tensor) -> bool:
