@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lpsgd.curvature.batches import Batch, collect
 from lpsgd.curvature.graphs import GaussNewtonGraph, HessianGraph, Loss, ProductGraph, graph_bytes
-from lpsgd.curvature.state import BatchNormMode, measuring
+from lpsgd.curvature.state import BatchNormMode, measuring, plain_modes
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -121,8 +121,9 @@ class HessianOperator:
                 f"vector must have {self.shape[0]} entries (or that many rows), "
                 f"not shape {tuple(vector.shape)}"
             )
-        vector = vector.detach().to(self.device, self.dtype)
-        return self._risk.product(self._chosen, self._parts(vector))
+        with plain_modes(self.device):
+            vector = vector.detach().to(self.device, self.dtype)
+            return self._risk.product(self._chosen, self._parts(vector))
 
     def gradient(self) -> Tensor:
         """The gradient of the loss, flat, in the order of :attr:`names`."""
@@ -262,8 +263,8 @@ class _Risk:
         return graph
 
     def _build(self, index: int, leaves: Sequence[Tensor]) -> ProductGraph:
-        batch = self.chunks[index].to(self.point.device, self.point.dtype)
         with measuring(self.model, self.batchnorm, self.point.device):
+            batch = self.chunks[index].to(self.point.device, self.point.dtype)
             output = self.point.call(self.model, batch)
             return _GRAPHS[self.kind](output, batch.targets, self.loss, leaves)
 
@@ -272,8 +273,8 @@ class _Risk:
         if self._gradient is None:
             total = [torch.zeros_like(leaf) for leaf in self.point.leaves]
             for part, weight in zip(self.chunks, self.weights, strict=True):
-                batch = part.to(self.point.device, self.point.dtype)
                 with measuring(self.model, self.batchnorm, self.point.device):
+                    batch = part.to(self.point.device, self.point.dtype)
                     value = self.loss(self.point.call(self.model, batch), batch.targets)
                     if value.requires_grad:
                         gradients = torch.autograd.grad(

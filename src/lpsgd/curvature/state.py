@@ -71,6 +71,13 @@ def _slow_attention_path() -> Iterator[None]:
 
 
 @contextmanager
+def plain_modes(device: torch.device) -> Iterator[None]:
+    """Suspend ambient ``inference_mode`` and ``autocast``, which would reach into products."""
+    with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextmanager
 def measuring(model: nn.Module, batchnorm: BatchNormMode, device: torch.device) -> Iterator[None]:
     """Evaluate ``model`` as a smooth deterministic function, then leave it as it was.
 
@@ -81,9 +88,8 @@ def measuring(model: nn.Module, batchnorm: BatchNormMode, device: torch.device) 
         contexts: list[Any] = [
             preserved_rng(),
             _training_flags(model, batchnorm),
-            torch.inference_mode(False),
+            plain_modes(device),
             torch.enable_grad(),
-            torch.autocast(device.type, enabled=False),
             _slow_attention_path(),
         ]
         for context in contexts:
