@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log, pi, sqrt
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -110,13 +110,13 @@ class SpectralDensity:
 
     @property
     def default_width(self) -> float:
-        """A smoothing width at which m nodes spread over the range just merge (Papyan 2020)."""
+        """A smoothing width at which m nodes, spread evenly over the range, just merge."""
         theta, _ = self.merged()
         span = float(theta[-1] - theta[0])
         steps = max(len(nodes) for nodes in self.nodes)
         if span == 0.0 or steps == 1:
             return 1e-2 * max(abs(float(theta[-1])), 1e-12)
-        return span / (steps - 1) / sqrt(8 * log(3))
+        return 0.6 * span / (steps - 1)
 
     def smoothed(
         self, grid: Array | None = None, width: float | None = None
