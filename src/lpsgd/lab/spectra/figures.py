@@ -66,6 +66,7 @@ def density_figure(record: Record) -> Figure:
             fontsize=7.5,
             xytext=(0, 2),
             textcoords="offset points",
+            bbox={"facecolor": "white", "alpha": 0.75, "lw": 0, "pad": 1},
         )
         outliers = [*numbers["outliers"], *numbers["negative_outliers"]]
         axes.plot(
@@ -164,7 +165,7 @@ def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequenc
     unit = float(np.abs(values).max()) or 1.0
     forward, backward = _transform(scale, unit)
     low, high = float(forward(values.min())), float(forward(values.max()))
-    margin = 0.03 * (high - low) or 0.1
+    margin = 4 * _BLUR[scale] * (high - low) or 0.1
     positions = np.linspace(low - margin, high + margin, 1600)
     counts = [
         _counts(density, forward, positions, _BLUR[scale] * np.ptp(positions))
