@@ -10,7 +10,7 @@ import copy
 import math
 import pickle
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias, overload
 
 import torch
@@ -20,7 +20,13 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 
 from lpsgd import checks
 from lpsgd.geometry import Exponent
-from lpsgd.schedule import PFunction, Schedule, describe_schedule, describe_text
+from lpsgd.schedule import (
+    PFunction,
+    Schedule,
+    describe_schedule,
+    describe_text,
+    exponent_dtype,
+)
 
 Group: TypeAlias = dict[str, Any]
 
@@ -129,10 +135,8 @@ class LpOptimizer(Optimizer):
         if schedule is not None:
             group["p"] = _checked_p(schedule, self._count_of(group))
         if group["capturable"] and not isinstance(group["p"], Tensor):
-            # float64, as schedules compute it; a 0-d tensor does not widen what it meets
             device = group["params"][0].device if group["params"] else torch.device("cpu")
-            dtype = torch.float32 if device.type == "mps" else torch.float64
-            group["p"] = torch.tensor(group["p"], dtype=dtype, device=device)
+            group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
 
     # --- the count ----------------------------------------------------------------------------
 
@@ -246,10 +250,11 @@ class LpOptimizer(Optimizer):
         p: Exponent = group["p"]
         if schedule is None:
             return p
-        value = schedule(step)
+        value = schedule(step.to(exponent_dtype(step.device)))
         if isinstance(p, Tensor):
-            p.copy_(torch.as_tensor(value))  # in place: a captured graph writes where it is read
-            return p
+            # In place, because a captured graph writes where it is read; and what copy_ returns is
+            # used, because dynamo may drop a call whose result is not.
+            return p.copy_(value) if isinstance(value, Tensor) else p.fill_(value)
         group["p"] = value
         return value
 
@@ -262,7 +267,7 @@ class LpOptimizer(Optimizer):
             f"step {count} is more than 5 % past the end of {schedule!r}, which was made for "
             f"{end} optimizer steps; p stays at its last value. Check that steps_per_epoch counts "
             "optimizer steps, not batches, when gradients are accumulated",
-            stacklevel=4,
+            stacklevel=6,  # past torch's two wrappers of step, to the caller
         )
 
     # --- saving and loading -------------------------------------------------------------------
@@ -286,12 +291,13 @@ class LpOptimizer(Optimizer):
             for group in self.param_groups
         ]
         files: list[dict[str, Any]] = []
+        differences: list[str] = []
 
         def see(_: Optimizer, file: dict[str, Any]) -> None:
             files.append(file)
 
         def finish(_: Optimizer) -> None:
-            self._finish_load(files[0], kept)
+            differences.extend(self._finish_load(files[0], kept))
 
         # As hooks they see what the user's own pre hooks made of the file, and come before the
         # user's post hooks.
@@ -304,8 +310,11 @@ class LpOptimizer(Optimizer):
         finally:
             for handle in handles:
                 handle.remove()
+        for difference in dict.fromkeys(differences):  # once, also where all groups have it
+            warnings.warn(difference, stacklevel=2)
 
-    def _finish_load(self, file: dict[str, Any], kept: list[dict[str, Any]]) -> None:
+    def _finish_load(self, file: dict[str, Any], kept: list[dict[str, Any]]) -> Iterator[str]:
+        """Repair what torch has loaded; yield what the user should know."""
         for group, saved_group, own in zip(
             self.param_groups, file["param_groups"], kept, strict=True
         ):
@@ -316,7 +325,7 @@ class LpOptimizer(Optimizer):
             p_of_file = group.get("p")
             group.update(own)
             if "p" in group:
-                self._settle_p(group, p_of_file, saved_group)
+                yield from self._settle_p(group, p_of_file, saved_group)
 
     def _restore_buffers(self, group: Group, saved: Group, states: dict[Any, Any]) -> None:
         """Put back each buffer in its own dtype: torch has cast them to the parameter's."""
@@ -336,17 +345,16 @@ class LpOptimizer(Optimizer):
         for state in states:
             state["step"] = step
 
-    def _settle_p(self, group: Group, p_of_file: Any, saved: Group) -> None:
+    def _settle_p(self, group: Group, p_of_file: Any, saved: Group) -> Iterator[str]:
         """Keep the schedule as constructed, and say so where the file had another."""
         present, former = describe_schedule(group["p_schedule"]), saved.get("p_schedule")
         if present == former:
             if present is None and p_of_file is not None:
                 group["p"] = p_of_file  # a constant p is a setting like lr: the file's holds
         elif "p_schedule" in saved:
-            warnings.warn(
+            yield (
                 f"the state was saved with p={_p_text(former, saved.get('p'))}; the optimizer "
-                f"continues with p={_p_text(present, group['p'])}, as it was constructed",
-                stacklevel=5,
+                f"continues with p={_p_text(present, group['p'])}, as it was constructed"
             )
         self._refresh_p(group)
 

@@ -107,7 +107,7 @@ def exponent_or_schedule(name: str, value: object) -> None:
         if not _is_scalar_tensor(value) or value.dim() != 0:
             _fail(name, value, "a number from 2 to inf, a real 0-d tensor, or a schedule step -> p")
         if value.device.type == "cpu":
-            check_exponent(name, float(value))
+            check_exponent(name, value.item())
     elif not callable(value):
         if not _is_number(value):
             _fail(name, value, "a number from 2 to inf, a real 0-d tensor, or a schedule step -> p")

@@ -22,7 +22,7 @@ from torch import Tensor
 from lpsgd import checks, geometry
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.schedule import PFunction
+from lpsgd.schedule import PFunction, exponent_dtype
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 
@@ -223,10 +223,13 @@ def lp_descent(
     Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
     around: the rule is odd in x, so the buffer averages the gradient as it was given.
     """
-    if not (capturable or differentiable or torch.compiler.is_compiling()):
+    if isinstance(lr, Tensor):
+        lr = lr.squeeze()  # a tensor of one element may have dimensions; the step must not
+    if torch.compiler.is_compiling():
+        lr, p = _as_tensor(lr, params[0].device), _as_tensor(p, params[0].device)
+    elif not (capturable or differentiable):
         # Python numbers are faster than 0-d tensors, and p = 2 can be seen
-        lr = lr.item() if isinstance(lr, Tensor) else lr
-        p = p.item() if isinstance(p, Tensor) else p
+        lr, p = _as_number(lr), _as_number(p)
     buffers = momentum_buffers if momentum_buffers is not None else [None] * len(params)
     real = [
         (_real(param), _real(grad), buffer)
@@ -245,12 +248,23 @@ def lp_descent(
         else [buffer for _, _, buffer in real if buffer is not None],
         p=p,
         step=lr if maximize else -lr,
-        keep=1 - lr * weight_decay,
+        keep=1 - lr * weight_decay if weight_decay != 0 else 1.0,
         momentum=momentum,
         eps=eps,
         normalize=normalize,
         differentiable=differentiable,
     )
+
+
+def _as_number(value: float | Tensor) -> float:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _as_tensor(value: float | Tensor, device: torch.device) -> Tensor:
+    """A number as a 0-d tensor that a compiled graph computes: its value is not built in."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.ones((), dtype=exponent_dtype(device), device=device) * value
 
 
 def _real(tensor: Tensor) -> Tensor:

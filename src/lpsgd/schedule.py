@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 PFunction: TypeAlias = "Callable[[Any], float | Tensor]"
 
 
+def exponent_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of a p that is a tensor: float64, so that a compiled step follows the eager one.
+
+    A 0-d tensor does not widen the tensors that it meets.
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 class Schedule(ABC):
     """A pure function of the step with a plain description. Subclasses are frozen dataclasses."""
 
@@ -46,9 +54,7 @@ class Schedule(ABC):
     def __call__(self, step: Tensor) -> Tensor: ...
     def __call__(self, step: int | Tensor) -> float | Tensor:
         if isinstance(step, Tensor):
-            # float64 so that a compiled step follows the eager one to the last digits
-            precise = torch.float32 if step.device.type == "mps" else torch.float64
-            value: Tensor = self._value(step.to(precise), _TENSORS)
+            value: Tensor = self._value(step.to(exponent_dtype(step.device)), _TENSORS)
             return value
         return float(self._value(step, _NUMBERS))
 

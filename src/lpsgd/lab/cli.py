@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
+from lpsgd.lab.commands import data, report
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -18,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
 )
+app.add_typer(data.app, name="data")
+app.command("report")(report.report)
 
 
 @app.callback(invoke_without_command=True)

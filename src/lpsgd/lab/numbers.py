@@ -1,0 +1,86 @@
+"""How the laboratory writes numbers for people; one place, so that table and page agree."""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "-"
+
+
+def fixed(value: float | None, digits: int, *, signed: bool = False) -> str:
+    """``value`` with ``digits`` decimals, and with its sign if ``signed``.
+
+    >>> fixed(0.123, 2, signed=True), fixed(-0.001, 2), fixed(None, 2)
+    ('+0.12', '0.00', '-')
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+    # a rounded nothing has no sign
+    return text.lstrip("+-") if text.strip("+-0.") == "" else text
+
+
+def p_value(p: float | None) -> str:
+    """A p value as papers print it.
+
+    >>> p_value(0.01234), p_value(0.00001), p_value(1.0), p_value(None)
+    ('0.012', '<0.001', '1.000', '-')
+    """
+    if p is None:
+        return MISSING
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def size(count: float | None) -> str:
+    """Bytes in a unit that leaves a short number.
+
+    >>> size(512), size(44_700_000), size(0), size(None)
+    ('512 B', '44.7 MB', '0 B', '-')
+    """
+    if count is None:
+        return MISSING
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in a unit that leaves a short number.
+
+    >>> duration(0.00123), duration(12.3), duration(4000), duration(None)
+    ('1.23 ms', '12.3 s', '1 h 07 min', '-')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 99.5:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def percent(share: float | None) -> str:
+    """A share of one, in percent.
+
+    >>> percent(0.123), percent(None)
+    ('12.3 %', '-')
+    """
+    return MISSING if share is None else f"{100 * share:.1f} %"
+
+
+def plain(value: object) -> str:
+    """A setting's value, short and exact enough to be typed again.
+
+    >>> plain(0.0001), plain(True), plain(None), plain("cosine"), plain(6.0)
+    ('0.0001', 'true', 'none', 'cosine', '6')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value)

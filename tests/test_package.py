@@ -1,0 +1,78 @@
+"""The package as a user meets it: imports, documented examples, the README, the command's start."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lpsgd
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(code: str) -> str:
+    """What a new interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_import_loads_neither_torch_nor_the_laboratory() -> None:
+    code = "import sys, lpsgd; print([m for m in ('torch', 'lpsgd.lab') if m in sys.modules])"
+    assert python(code) == "[]"
+
+
+def test_the_optimizers_need_torch_alone() -> None:
+    code = (
+        "import sys; from lpsgd import *; "
+        "print([m for m in ('lpsgd.lab', 'lpsgd.curvature', 'scipy', 'typer', 'pydantic', 'jax') "
+        "if m in sys.modules])"
+    )
+    assert python(code) == "[]"
+
+
+def test_public_names() -> None:
+    for name in lpsgd.__all__:
+        assert getattr(lpsgd, name).__doc__
+    assert set(lpsgd.__all__) <= set(dir(lpsgd))
+    with pytest.raises(AttributeError, match="module 'lpsgd' has no attribute 'Adam'"):
+        _ = lpsgd.Adam
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["lpsgd", "lpsgd.geometry", "lpsgd.schedule", "lpsgd.groups", "lpsgd.optimizer"],
+)
+def test_documented_examples_are_true(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_readmes_python_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def test_one_version() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## {re.escape(lpsgd.__version__)}", changes, re.MULTILINE)
+
+
+def test_the_quickstart_runs() -> None:
+    code = (
+        "import runpy, sys; sys.path.insert(0, 'examples'); import quickstart; "
+        "quickstart.EPOCHS, quickstart.SEEDS = 1, (0, 1); quickstart.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    for name in ("SGD", "AdamW", "LPSGDM", "test accuracy"):
+        assert name in done.stdout
