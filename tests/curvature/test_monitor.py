@@ -58,6 +58,16 @@ def test_batch_norm_mode_is_written_down(tmp_path):
     assert monitor(0)["batchnorm"] == "batch"
 
 
+def test_divergence_does_not_end_the_training(tmp_path):
+    problem = mlp()
+    with torch.no_grad():
+        problem.model[0].weight.fill_(torch.nan)
+    monitor = CurvatureMonitor(problem.model, CE, problem.batches, tmp_path, stream=None)
+    with pytest.warns(RuntimeWarning, match="epoch 3 was left out: the Hessian is not finite"):
+        assert monitor(3) is None
+    assert not monitor.path.exists()
+
+
 def test_schedules():
     problem = mlp()
 

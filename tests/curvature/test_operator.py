@@ -141,6 +141,24 @@ def test_the_point_is_where_the_operator_was_made():
     assert torch.equal(operator @ vector, before)
 
 
+def test_a_forward_pass_that_writes_buffers_does_not_move_the_point():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 1)
+            self.register_buffer("calls", torch.ones(()))
+
+        def forward(self, x):
+            self.calls.add_(1)
+            return self.linear(x) * self.calls.clone()
+
+    model, data = Counting(), (torch.randn(5, 2), torch.randn(5, 1))
+    operator = hessian_operator(model, nn.MSELoss(), data, cache_gb=0)
+    first = operator @ torch.ones(3)
+    assert torch.equal(operator @ torch.ones(3), first)
+    assert model.calls == 1
+
+
 def test_tied_weights_count_once():
     torch.manual_seed(0)
     layer = nn.Linear(3, 3, bias=False).double()

@@ -24,6 +24,10 @@ Which = Literal["LA", "SA", "LM", "BE"]
 _LOOK_AROUND = 10
 
 
+class NotFiniteError(ValueError):
+    """A product held infinities or nan, as after training has diverged."""
+
+
 class SymmetricOperator(Protocol):
     """What the estimators need; a :class:`HessianOperator` or a symmetric square tensor."""
 
@@ -96,7 +100,7 @@ class Krylov:
         self.products += 1
         length = float(image.norm())
         if not np.isfinite(length):
-            raise ValueError("the operator returned a vector that is not finite")
+            raise NotFiniteError("the operator returned a vector that is not finite")
         self.scale = max(self.scale, length)
         overlaps = self._orthogonalise(image).double().cpu().numpy()
         self.projected[position, : self.size] = overlaps

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +18,7 @@ from lpsgd.curvature.batches import collect
 from lpsgd.curvature.cost import measure_cost
 from lpsgd.curvature.estimators import diagonal_concentration
 from lpsgd.curvature.graphs import Loss
+from lpsgd.curvature.lanczos import NotFiniteError
 from lpsgd.curvature.layerwise import (
     Modules,
     gradient_densities,
@@ -122,8 +125,21 @@ class CurvatureMonitor:
         return self.every(epoch) if callable(self.every) else epoch % self.every == 0
 
     def __call__(self, epoch: int, **extra: Any) -> dict[str, Any] | None:
-        """Measure if the schedule asks for it; ``extra`` (a step, an exponent) joins the record."""
-        return self.measure(epoch, **extra) if self.due(epoch) else None
+        """Measure if the schedule asks for it; ``extra`` (a step, an exponent) joins the record.
+
+        Where the Hessian is not finite, as after divergence, it warns and lets training go on.
+        """
+        if not self.due(epoch):
+            return None
+        try:
+            return self.measure(epoch, **extra)
+        except NotFiniteError:
+            warnings.warn(
+                f"curvature at epoch {epoch} was left out: the Hessian is not finite",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
 
     def measure(self, epoch: int, **extra: Any) -> dict[str, Any]:
         """Measure now, write the record and return it."""
@@ -194,8 +210,6 @@ class CurvatureMonitor:
         )
 
     def _progress(self, label: str, total: int) -> Any:
-        from contextlib import nullcontext
-
         if self._stream is None:
             return nullcontext(lambda: None)
         return progress(label, total, self._stream)

@@ -68,20 +68,7 @@ def density_figure(record: Record) -> Figure:
             textcoords="offset points",
             bbox={"facecolor": "white", "alpha": 0.75, "lw": 0, "pad": 1},
         )
-        outliers = [*numbers["outliers"], *numbers["negative_outliers"]]
-        axes.plot(
-            outliers,
-            [floor] * len(outliers),
-            "^",
-            ms=6,
-            color=_OUTLIER,
-            mec="white",
-            mew=0.5,
-            clip_on=False,
-            zorder=3,
-            label=_outlier_label(numbers),
-        )
-        if outliers:
+        if _mark_outliers(axes, numbers, floor, "^", size=6, label=_outlier_label(numbers)):
             axes.legend(loc="upper right")
         axes.set_yscale("log")
         axes.set_ylim(floor, float(height.max()) * 3)
@@ -180,20 +167,8 @@ def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequenc
             backward(positions), row, height, color=color, alpha=0.75, lw=0, zorder=depth
         )
         axes.plot(backward(positions), height, color="white", lw=0.8, zorder=depth + 0.1)
-        numbers = record["statistics"]
-        outliers = [*numbers["outliers"], *numbers["negative_outliers"]]
-        axes.plot(
-            outliers,
-            [row] * len(outliers),
-            "o",
-            ms=3.2,
-            color=_OUTLIER,
-            mec="white",
-            mew=0.4,
-            zorder=len(records) + 1,
-            clip_on=False,
-            label="isolated eigenvalues (outliers)" if row == 0 else None,
-        )
+        label = "isolated eigenvalues (outliers)" if row == 0 else ""
+        _mark_outliers(axes, record["statistics"], row, "o", size=3.2, label=label)
     if scale == "asinh":
         axes.set_xscale("asinh", linear_width=_linear_width(unit))
     axes.set_xlim(backward(positions[0]), backward(positions[-1]))
@@ -204,6 +179,18 @@ def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequenc
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("eigenvalue λ" + (" (asinh scale)" if scale == "asinh" else ""))
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, fontsize=7.5)
+
+
+def _mark_outliers(
+    axes: Axes, numbers: Mapping[str, Any], height: float, marker: str, *, size: float, label: str
+) -> bool:
+    """Mark each isolated eigenvalue at ``height``; say whether there was any."""
+    values = [*numbers["outliers"], *numbers["negative_outliers"]]
+    style: Any = {"color": _OUTLIER, "mec": "white", "mew": 0.5, "ls": "", "zorder": 1000}
+    axes.plot(
+        values, [height] * len(values), marker=marker, ms=size, clip_on=False, label=label, **style
+    )
+    return bool(values)
 
 
 def _counts(density: SpectralDensity, forward: Any, positions: Array, width: float) -> Array:
