@@ -1,6 +1,6 @@
 """Curvature measurements beside curvlinops and a plain double-backward loop.
 
-    python benchmarks/curvature.py [--quick]
+    python benchmarks/curvature.py [--quick] [--only eigenvalue|trace|growth|resnet]
 
 Every row is a ratio to curvlinops at the same accuracy, measured in one run: the contestants take
 turns, and the best of several turns counts. Times are CPU seconds of one thread, which a busy
@@ -281,6 +281,7 @@ def growth() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer turns and samples")
+    parser.add_argument("--only", choices=("eigenvalue", "trace", "growth", "resnet"))
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -290,10 +291,15 @@ def main() -> None:
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
         return
     turns, samples = (2, 16) if options.quick else (4, 64)
-    largest_eigenvalue(turns)
-    trace_to_one_percent(turns)
-    growth()
-    resnet(turns, samples)
+    parts = {
+        "eigenvalue": partial(largest_eigenvalue, turns),
+        "trace": partial(trace_to_one_percent, turns),
+        "growth": growth,
+        "resnet": partial(resnet, turns, samples),
+    }
+    for name, part in parts.items():
+        if options.only in (None, name):
+            part()
 
 
 if __name__ == "__main__":
