@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -252,6 +252,12 @@ def peak_memory(method: str, samples: int) -> float:
     return float(result.stdout.split()[-1])
 
 
+def resident(field: str) -> float:
+    """Megabytes of this process, now (VmRSS) or at its peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
 def growth() -> None:
     """How the cost of a probe grows with parameters, samples and Lanczos steps."""
     print("\nhow the cost of one probe grows (CPU ms)")
@@ -286,9 +292,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.probe:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
         lanczos_probe(*json.loads(options.probe))
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+        print(resident("VmHWM") - before)
         return
     turns, samples = (2, 16) if options.quick else (4, 64)
     parts = {
