@@ -9,7 +9,7 @@ READY_ALL := $(VENV)/.ready-all
 .PHONY: help setup demo test test-all test-integrations docs dist lint format bench clean
 
 help:            ## show this list
-	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: [^#]*##/:/' | column -t -s:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The stamp makes a second call start at once; a change of what is installed makes it stale.
 $(READY): pyproject.toml constraints.txt requirements-no-deps.txt $(wildcard setup.py src/lpsgd/*.c)
