@@ -65,3 +65,20 @@ def test_layer_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert [round(group["lr_scale"], 3) for group in groups[::2]] == [0.343, 0.49, 0.7, 1.0]
     assert [group["weight_decay"] for group in groups] == [0.05, 0.0] * 4
     assert [group["p"] for group in groups] == [6.0] * 7 + [2.0]
+
+
+def test_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpt = example("gpt", monkeypatch)
+    monkeypatch.setattr(gpt, "WIDTH", 8)
+    gpt.main(["--steps", "4", "--out", str(tmp_path / "gpt.png")])
+    assert (tmp_path / "gpt.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_optimizers_of_gpt_get_the_same_start_and_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpt = example("gpt", monkeypatch)
+    monkeypatch.setattr(gpt, "WIDTH", 8)
+    data = gpt.load("text", context=8, batch_size=4, test_size=4, val_size=4)
+    curves = [gpt.train(name, 0.0, 2, data) for name in gpt.LEARNING_RATES]
+    assert curves[0] == curves[1] == curves[2]  # without a step all are the same network

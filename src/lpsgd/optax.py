@@ -9,7 +9,8 @@ The rule is the one of :mod:`lpsgd.optimizer`, with x = g (Algorithm 1) or x = m
 
 p is a number or an optax schedule: any ``count -> p`` that JAX can trace. The schedules of lpsgd
 are such functions, and ``optax.cosine_decay_schedule(6.0, N - 1, alpha=2 / 6)`` is the same curve
-as ``CosineP(6, total_steps=N)``. Nothing branches on the value of p: a jitted step is compiled once.
+as ``CosineP(6, total_steps=N)``. Nothing branches on the value of p, so a jitted step is compiled
+once.
 """
 
 from __future__ import annotations
