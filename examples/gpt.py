@@ -4,9 +4,9 @@
 
 Same initial weights, same batches, same cosine learning rate and decay for all. The learning rates
 are each optimizer's best on the validation part of the text, of a grid by factors of three with its
-best inside; the curves are of the test part. LPSGDM is shown twice: as in the paper, where annealing
-p also shrinks the step, and with normalize="rms", where a learning rate means the same for every p.
-One seed and a short run: see it as an example, not as a comparison.
+best inside; the curves are of the test part. LPSGDM is shown twice: as in the paper, where
+annealing p also shrinks the step, and with normalize="rms", where a learning rate means the same
+for every p. One seed and a short run: see it as an example, not as a comparison.
 """
 
 from __future__ import annotations
