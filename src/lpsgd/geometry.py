@@ -126,7 +126,7 @@ def normalized_direction(
     u = lp_direction(x, p, eps)
     if normalize == "dual" and u is not x:  # at p = 2 the factor is 1
         norm = lp_norm(x, dual_exponent(p))
-        return u * torch.where(norm > 0, norm, 1.0) ** rho(p)
+        return u * torch.where(norm == 0, 1.0, norm) ** rho(p)  # NaN stays NaN
     if normalize == "rms":
         return u / torch.clamp(rms(u), min=rms_floor(p, eps))
     return u
