@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from lpsgd.lab.data import Data
+    from lpsgd.lab.spectra.measure import RunMonitor
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -44,6 +45,7 @@ class RunOptions:
     workers: int = 0
     save_seconds: float = 60.0
     tensorboard: bool = False
+    curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
 
 
 def train(
@@ -115,6 +117,7 @@ class _Session:
         self.board: _Board | None = None
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
+        self._curvature = self._curvature_monitor()
 
     def run_all(self) -> dict[str, Any]:
         self._resume()
@@ -131,6 +134,8 @@ class _Session:
             }
         )
         try:
+            if self.epoch == 1 and self.batch == 0:
+                self._measure_curvature(0)
             while self.epoch <= recipe.epochs:
                 self._train_epoch()
                 self._end_epoch()
@@ -169,6 +174,9 @@ class _Session:
 
     def _end_epoch(self) -> None:
         record = self._evaluate()
+        if math.isfinite(record["test_nll"]):
+            # before the metrics are written: a run stopped in here does both again
+            self._measure_curvature(self.epoch)
         self.run.append_metrics(record)
         if self.board is not None:
             self.board.add(record)
@@ -211,6 +219,29 @@ class _Session:
             "seconds": sums.seconds,
             "optimizer_seconds": sums.optimizer_seconds,
         }
+
+    def _curvature_monitor(self) -> RunMonitor | None:
+        if self.options.curvature is None:
+            return None
+        from lpsgd.lab.spectra.measure import RunMonitor
+        from lpsgd.lab.spectra.options import parse_options
+
+        trainer = self.trainer
+        asked = parse_options(self.options.curvature)
+        return RunMonitor(
+            trainer.model,
+            trainer.recipe,
+            trainer.data,
+            self.run.folder / "curvature.jsonl",
+            asked,
+            listen=self.listen,
+            between=self._between_batches,
+        )
+
+    def _measure_curvature(self, epoch: int) -> None:
+        if self._curvature is not None:
+            with writing(self.run.folder):
+                self._curvature(epoch, step=self.trainer.step, p=self.trainer.current_p())
 
     def _between_batches(self) -> None:
         if self.stop.is_set():
