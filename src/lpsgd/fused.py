@@ -87,14 +87,16 @@ def refusal(
     for dtype in set().union(*[{tensor.dtype for tensor in role} for role in roles]):
         if dtype not in _TYPES:
             return f"the kernel takes float32, bfloat16 and float16, not {dtype}"
-    if all(tensor.is_contiguous() for role in roles for tensor in role):
-        return None
-    return _layout_refusal(params, buffers)
+    return None if _contiguous(*roles) else _layout_refusal(params, buffers)
 
 
 def are_plain(tensors: Sequence[Tensor]) -> bool:
     """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
     return {type(tensor) for tensor in tensors} <= PLAIN
+
+
+def _contiguous(*roles: Sequence[Tensor]) -> bool:
+    return not any(False in {tensor.is_contiguous() for tensor in role} for role in roles)
 
 
 def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str | None:
@@ -142,7 +144,7 @@ def kernel_step(
     kernel = kernel if kernel is not None else _kernel
     if kernel is None:
         raise RuntimeError(_why_not)
-    if not all(tensor.is_contiguous() for tensor in (*params, *grads)):
+    if not _contiguous(params, grads):
         grads = [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
     lists = (params, grads, buffers or ())
     addresses = [array("Q", [tensor.data_ptr() for tensor in tensors]) for tensors in lists]
