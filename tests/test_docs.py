@@ -40,7 +40,7 @@ def test_every_example_is_on_the_site_and_has_a_test() -> None:
         for path in INCLUDE.findall(block)
     }
     examples = {path.name for path in (ROOT / "examples").glob("*.py")}
-    assert included <= examples
+    assert {"hf_trainer.py", "lightning_module.py", "jax_loop.py"} <= included <= examples
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for name in examples:
         assert re.search(rf"\b{name.removesuffix('.py')}\b", tests), f"no test names {name}"
@@ -70,6 +70,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for name in ("LPSGDM", "CosineP", "PScheduler", "lp_direction"):
         assert f'id="lpsgd.{name}"' in reference or f'id="lpsgd.geometry.{name}"' in reference
     assert "lpsgdm" in (tmp_path / "api-optax/index.html").read_text()
+    assert "optimizer_cls_and_kwargs=(" in re.sub(
+        "<[^>]*>", "", (tmp_path / "integrations/index.html").read_text()
+    )
 
 
 def test_the_pictures_can_be_drawn_again(tmp_path: Path) -> None:
