@@ -293,8 +293,8 @@ def _odd_nll() -> Finding:
     return Finding(
         AGREES,
         f"on CIFAR-100 ResNet-18 LPSGDM has NLL {nll.mean:.3f} ± {nll.std:.4f} beside the best "
-        f"accuracy {top1:.2f} %; the others have {min(others):.4f} to {max(others):.4f}. How training "
-        "NLL was measured is not said (`--choose train-nll=whole`)",
+        f"accuracy {top1:.2f} %; the others have {min(others):.4f} to {max(others):.4f}. How "
+        "training NLL was measured is not said (`--choose train-nll=whole`)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Floating-point operations of a network, counted by torch on a shape without computing anything."""
+"""Floating-point operations of a network, counted by torch on shapes alone."""
 
 from __future__ import annotations
 
