@@ -142,8 +142,8 @@ def _landscape(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array])
     axes.contour(*grid, height, levels=levels, colors="#b8c0c8", linewidths=0.6, zorder=1)
     for method, points in runs.items():
         colour, dash, marker = _LOOKS[method]
-        shape = {"marker": marker, "ms": 2.6, "mew": 0, "markevery": 1}
-        axes.plot(*points.T, color=colour, ls=dash, lw=1.0, label=method, zorder=3, **shape)
+        axes.plot(*points.T, color=colour, ls=dash, lw=1.0, zorder=3, label=method)
+        axes.lines[-1].set(marker=marker, markersize=2.6, markeredgewidth=0)
     axes.plot(*quadratic.minimum, "*", ms=10, color="#1b1f24", mec="white", mew=0.7, zorder=5)
     start = toy.SETTINGS[quadratic.name].start
     axes.plot(*start, "o", ms=5, color="white", mec="#1b1f24", zorder=4)

@@ -1,1 +1,1 @@
-"""The paper's convergence theory, measured: lemmas, constants, rates, and where it does not hold."""
+"""The paper's convergence theory, measured: lemmas, constants, rates, and where they fail."""

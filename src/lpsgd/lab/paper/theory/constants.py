@@ -88,8 +88,7 @@ def measure(
         directions = lp_direction(mean + scale * random, step.p)
         size = torch.linalg.vector_norm(directions, step.p, dim=-1).square().mean(0)
         columns.append(((step.gradient**2).sum(-1), alignment, size))
-    squared, alignment, size = (torch.cat(parts).numpy() for parts in zip(*columns, strict=True))
-    return Moments(squared, alignment, size)
+    return Moments(*(torch.cat(parts).numpy() for parts in zip(*columns, strict=True)))
 
 
 def fit(pilot: Moments) -> Constants:
@@ -108,7 +107,7 @@ def fit(pilot: Moments) -> Constants:
         b_ub=-pilot.size,
         bounds=[(1e-12, None), (1e-6, None)],
     )
-    c2, c3 = map(float, line.x)
+    c2, c3 = (float(value) for value in np.asarray(line.x))
     return Constants(c1, c2, c3, pointwise, lowest)
 
 

@@ -65,9 +65,7 @@ def lemma_checks(steps: int = 400, replicates: int = 8) -> list[LemmaCheck]:
                 shares = torch.stack([_share(problem, step, fixed) for step in taken])
                 broken = int((shares > 1 + _ROUNDING).sum())
                 worst = float(shares.max())
-                checks.append(
-                    LemmaCheck(lemma, problem.name, name, shares.numel(), broken, worst)
-                )
+                checks.append(LemmaCheck(lemma, problem.name, name, shares.numel(), broken, worst))
     return checks
 
 
@@ -76,7 +74,8 @@ def _share(problem: Problem, step: Step, p_of_constant: float | None) -> Tensor:
     used = problem.value(step.after) - problem.value(step.before) - (step.gradient * d).sum(-1)
     norm = torch.linalg.vector_norm(d, step.p, dim=-1)
     constant = problem.smoothness(step.p if p_of_constant is None else p_of_constant)
-    return used / (0.5 * constant * norm**2)
+    share: Tensor = used / (0.5 * constant * norm**2)
+    return share
 
 
 def smoothness_table() -> list[tuple[str, int, list[float]]]:
@@ -96,7 +95,9 @@ def smoothness_table() -> list[tuple[str, int, list[float]]]:
     ]
 
 
-def imbalance(ratio: float, exponents: tuple[float, ...] = (2.0, 3.0, 6.0, math.inf)) -> list[float]:
+def imbalance(
+    ratio: float, exponents: tuple[float, ...] = (2.0, 3.0, 6.0, math.inf)
+) -> list[float]:
     """|d_i|/|d_j| = (λ_i|θ_i| / λ_j|θ_j|)^α for each p.
 
     >>> [round(x, 2) for x in imbalance(1000.0)]
