@@ -41,7 +41,7 @@ class Overshoot:
     share_negative: float
 
 
-def overshoot(steps: int = 200) -> Overshoot:
+def overshoot(steps: int = 100) -> Overshoot:
     """LPSGDM without noise on a quadratic: after it runs past the minimum, v points uphill."""
     start = torch.full((2,), 1.0, dtype=torch.float64)
     problem = quadratic(torch.tensor([2.0, 0.5], dtype=torch.float64), start)

@@ -33,7 +33,7 @@ class Problem:
     value: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor], Tensor]
     bounds: Tensor
-    """b_i, the largest \\|f_i''\\|."""
+    """b_i, the largest |f_i''|."""
     start: Tensor
     lowest: float = 0.0
 
@@ -67,7 +67,7 @@ def quadratic(curvature: Tensor, start: Tensor) -> Problem:
 
 
 def wells(depth: Tensor, start: Tensor) -> Problem:
-    """f = sum of a_i x_i² / (1 + x_i²): not convex, with \|f_i''\| <= 2 a_i."""
+    """f = sum of a_i x_i² / (1 + x_i²): not convex, with |f_i''| <= 2 a_i."""
     return Problem(
         "sum of wells a x²/(1 + x²)",
         lambda x: (depth * x**2 / (1 + x**2)).sum(-1),

@@ -280,7 +280,7 @@ def _failures_figure(
         noise.plot(skew.constant, color=VERMILION, ls=DASHES[1], label="p = 6")
         noise.plot(skew.annealed, color=BLUE, label="p from 6 to 2")
         noise.set(xlabel="step", ylabel=r"mean $\theta$", title="skewed noise")
-        noise.legend()
+        noise.legend(loc="center left")
         label_panels(scale, angle, noise)
     return figure
 
@@ -290,9 +290,10 @@ def _angle(axes: Axes, overshoot: failures.Overshoot) -> None:
     axes.axhline(0, color=MUTED, lw=0.8)
     axes.plot(steps, overshoot.cosine, color=BLUE, lw=1)
     uphill = np.minimum(overshoot.cosine, 0)
-    axes.fill_between(steps, uphill, 0, color=VERMILION, alpha=0.5, lw=0, label="uphill")
-    axes.set(xlabel="step", ylabel=r"cosine of $\nabla f$ and $v$", title="momentum")
-    axes.legend(loc="upper right")
+    axes.fill_between(steps, uphill, 0, color=VERMILION, alpha=0.6, lw=0)
+    axes.set(
+        xlabel="step", ylabel=r"cosine of $\nabla f$ and $v$", title="momentum (shaded: uphill)"
+    )
 
 
 # --- decay -------------------------------------------------------------------------------------
