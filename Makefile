@@ -26,8 +26,10 @@ demo: $(READY)   ## train LPSGDM, SGD and AdamW on real digits and print the tab
 test: $(READY)   ## run the tests
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(READY)  ## run the tests, the slow ones too
-	$(BIN)/python -m pytest
+test-all: $(READY)  ## run the tests, the slow ones too, and ask for 95 % coverage of the library
+	$(BIN)/python -m pytest --ignore=tests/lab --cov=lpsgd --cov-report=
+	$(BIN)/coverage report --omit='*/lab/*,*/__main__.py' --fail-under=95
+	$(BIN)/python -m pytest tests/lab
 
 lint: $(READY)   ## ruff and mypy --strict
 	$(BIN)/ruff check .

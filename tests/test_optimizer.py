@@ -98,10 +98,14 @@ def test_options_equal_the_formula(path: str, options: dict[str, Any]) -> None:
 def test_float32_paths_agree_to_a_few_ulp(
     cls: type[LPSGD], exponent: str, normalize: str | None
 ) -> None:
-    """One step from one state: each path within 8 ulp of the float64 formula, in its update."""
+    """One step from one state: each path within a few ulp of the float64 formula, in its update.
+
+    8 where the power is pow's; 20 where it is exp(log), whose argument is rounded.
+    """
     p, oracle_p = EXPONENTS[exponent]
     grads = gradients(1, torch.float32)
-    for options in PATHS.values():
+    for path, options in PATHS.items():
+        few = 20 if path in ("foreach", "capturable") else 8
         params = [torch.zeros_like(x) for x in grads[0]]  # the update is all that there is
         run(cls(params, lr=1.0, p=p, normalize=normalize, **options), params, grads)
         momentum = 0.9 if cls is LPSGDM else 0.0
@@ -114,7 +118,7 @@ def test_float32_paths_agree_to_a_few_ulp(
             normalize=normalize,
         )
         for ours, theirs in zip(arrays(params), expected, strict=True):
-            assert np.all(np.abs(ours - theirs) <= 8 * 2.0**-23 * np.abs(theirs))
+            assert np.all(np.abs(ours - theirs) <= few * 2.0**-23 * np.abs(theirs))
 
 
 def test_groups_have_their_own_settings() -> None:

@@ -59,6 +59,16 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.dtype.itemsize < 4 else tensor.dtype
 
 
+def require_dense(optimizer: str, grad: Tensor) -> None:
+    """Refuse a sparse gradient, and say what to do about it."""
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            f"{optimizer} does not take sparse gradients (layout {grad.layout}): every coordinate "
+            "of its momentum and step is dense. Use nn.Embedding(sparse=False), call .to_dense() "
+            "on the gradient, or give these parameters to torch.optim.SparseAdam"
+        )
+
+
 class LpOptimizer(Optimizer):
     """Base of the optimizers here: ``torch.optim.Optimizer`` plus a step count, and p schedules.
 
@@ -134,7 +144,7 @@ class LpOptimizer(Optimizer):
         schedule = group["p_schedule"]
         if schedule is not None:
             group["p"] = _checked_p(schedule, self._count_of(group))
-        if group["capturable"] and not isinstance(group["p"], Tensor):
+        if group.get("capturable") and not isinstance(group["p"], Tensor):
             device = group["params"][0].device if group["params"] else torch.device("cpu")
             group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
 
@@ -207,24 +217,20 @@ class LpOptimizer(Optimizer):
         Its name and form are torch's: ``torch.compile`` runs it once, outside of the graph.
         """
         step = self._step_tensor(group)
+        named_buffers = list(zip(self._buffer_names(group), buffers, strict=True))
         for param in group["params"]:
-            if param.grad is None:
+            grad = param.grad
+            if grad is None:
                 continue
-            if param.grad.layout != torch.strided:
-                raise RuntimeError(
-                    f"{type(self).__name__} does not take sparse gradients (layout "
-                    f"{param.grad.layout}): every coordinate of its momentum and step is dense. "
-                    "Use nn.Embedding(sparse=False), call .to_dense() on the gradient, or give "
-                    "these parameters to torch.optim.SparseAdam"
-                )
+            require_dense(type(self).__name__, grad)
             if step is None:
                 device = param.device if group["capturable"] else "cpu"
                 step = torch.tensor(self._count(), dtype=torch.int64, device=device)
             state = self.state[param]
             state["step"] = step  # one object for the group, also where a tool has split it
             params.append(param)
-            grads.append(param.grad)
-            for name, held in zip(self._buffer_names(group), buffers, strict=True):
+            grads.append(grad)
+            for name, held in named_buffers:
                 if name not in state:
                     state[name] = self._new_buffer(name, param, group)
                 held.append(state[name])
@@ -234,7 +240,7 @@ class LpOptimizer(Optimizer):
     def _current_p(self, group: Group, step: Tensor) -> Exponent:
         """The p of this step, also written to the group where a schedule gives it."""
         schedule: PFunction | None = group["p_schedule"]
-        if group["capturable"] or torch.compiler.is_compiling():
+        if group.get("capturable") or torch.compiler.is_compiling():
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
             p: Exponent = group["p"]

@@ -61,6 +61,19 @@ def fraction(name: str, value: object) -> None:
         _fail(name, value, "a number in [0, 1)")
 
 
+def fraction_pair(name: str, value: object) -> None:
+    """``value`` is a pair of numbers in [0, 1)."""
+    pair = isinstance(value, tuple | list) and len(value) == 2
+    if not (pair and all(_is_number(v) and 0 <= v < 1 for v in value)):  # type: ignore[attr-defined]
+        _fail(name, value, "a pair of numbers in [0, 1)")
+
+
+def closed_fraction(name: str, value: object) -> None:
+    """``value`` lies in [0, 1]."""
+    if not (_is_number(value) and 0 <= value <= 1):  # type: ignore[operator]
+        _fail(name, value, "a number in [0, 1]")
+
+
 def rate(name: str, value: object) -> None:
     """``value`` is a learning rate: a finite number >= 0 or a tensor of one element."""
     if isinstance(value, Tensor):

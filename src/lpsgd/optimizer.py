@@ -8,21 +8,24 @@ The one update rule, with x = g (Algorithm 1) or x = m (Algorithm 2):
     \theta_{t+1} &= (1 - \eta\lambda) \theta_t - \eta u_t && \text{(eq:practical\_update)}
 
 ``_single_tensor`` is this rule as it is written; ``_multi_tensor`` computes the same with foreach
-operations and one temporary.
+operations and one temporary; ``_kernel`` with one pass of C code (fused.py), which takes no memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lpsgd import checks, geometry
+from lpsgd import fused as fused_kernel
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.schedule import PFunction, exponent_dtype
+from lpsgd.lists import as_number, as_tensor, divide_by_largest_, pow_, real, scalar, scaling_
+from lpsgd.schedule import PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 
@@ -87,6 +90,17 @@ class LPSGD(LpOptimizer):
             },
         )
 
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group, during training too; it starts at the optimizer's current count."""
+        super().add_param_group(param_group)
+        if self.param_groups[-1]["fused"]:
+            try:
+                with torch.no_grad():
+                    _demand_fused([real(param) for param in self.param_groups[-1]["params"]])
+            except RuntimeError:
+                self.param_groups.pop()
+                raise
+
     def _update(
         self,
         group: Group,
@@ -141,7 +155,10 @@ class LPSGDM(LPSGD):
             rate serves every p; without it, annealing p is also a hidden decay of the step.
         maximize: climb instead of descending.
         foreach: use the multi-tensor path; None chooses it unless ``differentiable``.
-        fused: use the one-pass kernel; None chooses.
+        fused: update everything in one pass without temporary memory: on a CPU by a kernel that
+            is compiled when lpsgd is installed, elsewhere by code that Inductor compiles (not
+            measured on a GPU by us). None chooses the kernel where it can run, and never compiles;
+            True raises where fused cannot run.
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
             value of p is then not looked at, and so not checked, during a step.
         differentiable: let autograd see the step.
@@ -223,29 +240,26 @@ def lp_descent(
     Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
     around: the rule is odd in x, so the buffer averages the gradient as it was given.
     """
-    if isinstance(lr, Tensor):
-        lr = lr.squeeze()  # a tensor of one element may have dimensions; the step must not
-    if torch.compiler.is_compiling():
-        lr, p = _as_tensor(lr, params[0].device), _as_tensor(p, params[0].device)
-    elif not (capturable or differentiable):
-        # Python numbers are faster than 0-d tensors, and p = 2 can be seen
-        lr, p = _as_number(lr), _as_number(p)
+    untouched = capturable or differentiable
+    lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
     buffers = momentum_buffers if momentum_buffers is not None else [None] * len(params)
-    real = [
-        (_real(param), _real(grad), buffer)
+    rows = [
+        (real(param), real(grad), buffer)
         for param, grad, buffer in zip(params, grads, buffers, strict=True)
         if param.numel() > 0
     ]
-    if not real:
+    if not rows:
         return
-    foreach = not differentiable if foreach is None else foreach
-    rule = _multi_tensor if foreach else _single_tensor
-    rule(
-        [param for param, _, _ in real],
-        [grad for _, grad, _ in real],
+    tensors = (
+        [param for param, _, _ in rows],
+        [grad for _, grad, _ in rows],
         None
         if momentum_buffers is None
-        else [buffer for _, _, buffer in real if buffer is not None],
+        else [buffer for _, _, buffer in rows if buffer is not None],
+    )
+    rule = _rule(*tensors, foreach, fused, capturable, differentiable)
+    rule(
+        *tensors,
         p=p,
         step=lr if maximize else -lr,
         keep=1 - lr * weight_decay if weight_decay != 0 else 1.0,
@@ -256,20 +270,39 @@ def lp_descent(
     )
 
 
-def _as_number(value: float | Tensor) -> float:
-    return value.item() if isinstance(value, Tensor) else value
+def _rule(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    foreach: bool | None,
+    fused: bool | None,
+    capturable: bool,
+    differentiable: bool,
+) -> Callable[..., None]:
+    """The path that these tensors take, as the settings ask."""
+    if fused:
+        if _demand_fused(params, grads, buffers or ()) == "kernel":
+            return _kernel
+        # in a graph that is being compiled anyway, the foreach path is compiled with the rest
+        return _multi_tensor if torch.compiler.is_compiling() else _compiled_multi_tensor
+    if differentiable or foreach is False:
+        return _single_tensor
+    eager = fused is False or foreach or capturable
+    if not eager and fused_kernel.refusal(params, grads, buffers or ()) is None:
+        return _kernel
+    return _multi_tensor
 
 
-def _as_tensor(value: float | Tensor, device: torch.device) -> Tensor:
-    """A number as a 0-d tensor that a compiled graph computes: its value is not built in."""
-    if isinstance(value, Tensor):
-        return value
-    return torch.ones((), dtype=exponent_dtype(device), device=device) * value
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """A complex tensor as pairs of reals, a real one as it is."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+def _demand_fused(
+    params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
+) -> str:
+    """How fused=True runs: by our kernel on a CPU, by Inductor elsewhere; raises if not at all."""
+    if fused_kernel.are_plain(params) and not any(param.is_cpu for param in params):
+        return "compiled"
+    reason = fused_kernel.refusal(params, grads, buffers)
+    if reason is not None:
+        raise RuntimeError(f"fused=True cannot run here: {reason}")
+    return "kernel"
 
 
 def _single_tensor(
@@ -301,6 +334,35 @@ def _single_tensor(
         theta.mul_(keep).add_(u * step)  # theta <- (1 - eta lambda) theta - eta u
         if theta is not param:
             param.copy_(theta)
+
+
+def _kernel(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    differentiable: bool,
+) -> None:
+    """The same rule in one pass of C code, as one operator where a graph is compiled."""
+    if torch.compiler.is_compiling():
+        device = params[0].device
+        numbers: dict[str, Any] = {
+            "p": as_tensor(p, device),
+            "step": as_tensor(step, device),
+            "keep": as_tensor(keep, device),
+        }
+        run: Callable[..., None] = fused_kernel.operator_step
+    else:
+        numbers = {"p": as_number(p), "step": as_number(step), "keep": as_number(keep)}
+        run = fused_kernel.kernel_step
+    for some in _alike(params, grads, buffers):
+        run(*some, **numbers, momentum=momentum, eps=eps, normalize=normalize)
 
 
 def _multi_tensor(
@@ -336,15 +398,39 @@ def _multi_tensor(
         bucket.move(p, eps, normalize, step, keep)
 
 
+@functools.cache
+def _compile() -> Callable[..., None]:
+    return torch.compile(_multi_tensor)
+
+
+def _compiled_multi_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    **settings: Any,
+) -> None:
+    """The foreach path compiled by Inductor; numbers that change go in as tensors."""
+    device = params[0].device
+    p, step, keep = (as_tensor(value, device) for value in (p, step, keep))
+    _compile()(params, grads, buffers, p=p, step=step, keep=keep, **settings)
+
+
 def _alike(
     params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
 ) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor] | None]]:
     """The tensors in lists of one device and one dtype for each role, as foreach wants them."""
+    roles = [params, grads] if buffers is None else [params, grads, buffers]
+    keys = [(some[0].device, *[t.dtype for t in some]) for some in zip(*roles, strict=True)]
     indices: dict[tuple[Any, ...], list[int]] = {}
-    for i, param in enumerate(params):
-        roles = [param, grads[i]] if buffers is None else [param, grads[i], buffers[i]]
-        key = (param.device, *(tensor.dtype for tensor in roles))
+    for i, key in enumerate(keys):
         indices.setdefault(key, []).append(i)
+    if len(indices) == 1:
+        yield params, grads, buffers
+        return
     for chosen in indices.values():
         yield (
             [params[i] for i in chosen],
@@ -405,19 +491,25 @@ class _Bucket:
 
     def _scaling(self, p: Exponent, eps: float) -> list[Tensor]:
         """(|x| + eps)^-rho"""
+        t = self._magnitudes()
+        scaling_(t, p, eps)
+        return t
+
+    def _magnitudes(self) -> list[Tensor]:
+        """|x|, in the temporary"""
+        if self._scratch is None and self.source[0].dtype == self.dtype:
+            self._scratch = list(torch._foreach_abs(self.source))  # one pass instead of two
+            return self._scratch
         t = self.scratch(self.source)
         torch._foreach_abs_(t)
-        torch._foreach_add_(t, eps)
-        _pow_(t, -geometry.rho(p))
         return t
 
     def _dual_factors(self, p: Exponent) -> list[Tensor]:
         """||x||_q^rho, where ||x||_q = max|x| ||x/max|x|||_q"""
         q, rho = geometry.dual_exponent(p), geometry.rho(p)
-        t = self.scratch(self.source)
-        torch._foreach_abs_(t)
-        largest = _divide_by_largest_(t)
-        _pow_(t, q)
+        t = self._magnitudes()
+        largest = divide_by_largest_(t)
+        pow_(t, q)
         return [(top * x.sum() ** (1 / q)) ** rho for top, x in zip(largest, t, strict=True)]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
@@ -428,7 +520,7 @@ class _Bucket:
             u = self._scaling(p, eps)
             _multiply_(u, self.source)
         # squares of entries that are at most 1 cannot overflow
-        largest = _divide_by_largest_(u)
+        largest = divide_by_largest_(u)
         floor = geometry.rms_floor(p, eps)
         norms = torch._foreach_norm(u, 2)
         factors = [
@@ -467,23 +559,6 @@ class _Bucket:
             return x if x is self._scratch else self.scratch(x)
         _multiply_(scaling, x)
         return scaling
-
-
-def _pow_(t: list[Tensor], exponent: Exponent) -> None:
-    """t <- t^exponent, in place"""
-    if isinstance(exponent, Tensor):
-        torch._foreach_pow_(t, [exponent] * len(t))
-    elif exponent == -1:
-        torch._foreach_reciprocal_(t)
-    else:
-        torch._foreach_pow_(t, exponent)
-
-
-def _divide_by_largest_(t: list[Tensor]) -> list[Tensor]:
-    """t <- t/max|t| for each tensor (zeros stay), and those maxima"""
-    largest = list(torch._foreach_norm(t, float("inf")))
-    torch._foreach_div_(t, [torch.where(top > 0, top, 1.0) for top in largest])
-    return largest
 
 
 # Mixing dtypes in one operation makes a CPU cast the narrow operand as a whole. Blocks of this many

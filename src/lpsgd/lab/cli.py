@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab.commands import data, report
+from lpsgd.lab.commands import bench, compare, data, optimizers, report, train
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -19,8 +19,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train networks with l_p-norm steepest descent, compare optimizers, look at curvature.",
 )
+app.command()(compare.compare)
+app.command()(train.train)
+app.command()(report.report)
+app.command()(optimizers.optimizers)
+app.command(
+    # what follows the benchmark's name is the benchmark's own
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)(bench.bench)
 app.add_typer(data.app, name="data")
-app.command("report")(report.report)
 
 
 @app.callback(invoke_without_command=True)

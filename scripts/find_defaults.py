@@ -1,0 +1,152 @@
+"""Search the default settings of the optimizers: the same number of trials for each, on validation.
+
+python scripts/find_defaults.py [--settings digits/mlp,...] [--optimizers sgd,...] [--jobs 2]
+
+Every trial is an ordinary run with a part of the training set held out; the test set decides
+nothing. The winner has the lowest mean validation NLL at the end. The result goes to
+src/lpsgd/lab/defaults.json with this command; entries that were not searched stay as they are.
+Runs are kept, so that a second call with more optimizers trains only what is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import shlex
+import statistics
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.executor import LocalExecutor
+from lpsgd.lab.files import write_json
+from lpsgd.lab.live import RunsDisplay
+from lpsgd.lab.plan import Task, resolve
+from lpsgd.lab.records import load_run
+from lpsgd.lab.runs import read_result
+from lpsgd.lab.training import RunOptions
+
+DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"
+
+# What is trained in one trial. Small, because the shape of the answer is what matters.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "digits/mlp": {"epochs": 15, "val_size": 287, "seeds": 2, "decays": 2, "shift": 0},
+    "digits/resnet18": {
+        "epochs": 6,
+        "val_size": 287,
+        "width": 8,
+        "seeds": 1,
+        "decays": 1,
+        "shift": 1,
+    },
+    "text/gpt": {
+        "epochs": 3,
+        "val_size": 64,
+        "train_size": 512,
+        "test_size": 16,
+        "batch_size": 32,
+        "width": 32,
+        "seeds": 1,
+        "decays": 1,
+        "shift": 0,
+    },
+}
+
+# Six learning rates, half a decade apart, and one or two decays. Networks with batch norm want
+# larger rates in so short a training: there every optimizer's grid is shifted by half a decade.
+CENTRES = {"sgd": 0.03, "adamw": 3e-3, "lion": 1e-3, "lpsgdm": 1e-2}
+DECAYS = {"sgd": (0.0, 1e-3), "adamw": (0.01, 0.1), "lion": (0.01, 0.1), "lpsgdm": (0.0, 0.01)}
+
+
+def grid(optimizer: str, setting: str) -> list[dict[str, float]]:
+    """The trials of one optimizer; as many for each."""
+    setup = SETTINGS[setting]
+    rates = [
+        float(f"{CENTRES[optimizer] * 10 ** ((k + setup['shift']) / 2):.1g}") for k in range(-3, 3)
+    ]
+    decays = DECAYS[optimizer][-setup["decays"] :]
+    return [{"lr": lr, "weight_decay": decay} for lr, decay in itertools.product(rates, decays)]
+
+
+def plan(setting: str, optimizer: str, out: Path) -> list[list[Task]]:
+    """The runs of each trial."""
+    dataset, _, model = setting.partition("/")
+    ours = ("seeds", "decays", "shift")
+    values = {k: v for k, v in SETTINGS[setting].items() if k not in ours}
+    trials = []
+    for trial in grid(optimizer, setting):
+        text = ",".join(f"{key}={value}" for key, value in trial.items())
+        recipe = resolve({"dataset": dataset, "model": model, **values}, f"{optimizer}:{text}")
+        runs = [recipe.with_changes(seed=seed) for seed in range(SETTINGS[setting]["seeds"])]
+        trials.append([Task(f"{setting} {optimizer}:{text}", r, out / r.digest()) for r in runs])
+    return trials
+
+
+def score(trial: list[Task]) -> float:
+    """The mean validation NLL at the end; infinite if a run did not get there."""
+    ends = []
+    for task in trial:
+        run = load_run(task.folder, task.folder)
+        value = run.last("val_nll") if run.state == "complete" else None
+        ends.append(math.inf if value is None or math.isnan(value) else value)
+    return statistics.mean(ends)
+
+
+def choose(setting: str, optimizer: str, trials: list[list[Task]]) -> dict[str, Any]:
+    """The entry of defaults.json for one optimizer."""
+    scores = [score(trial) for trial in trials]
+    best = min(range(len(trials)), key=scores.__getitem__)
+    dataset, _, model = setting.partition("/")
+    points = grid(optimizer, setting)
+    found, rates = points[best], [point["lr"] for point in points]
+    print(f"{setting} {optimizer}: {found}, validation NLL {scores[best]:.4f}")
+    return {
+        "dataset": dataset,
+        "model": model,
+        "optimizer": optimizer,
+        "settings": found,
+        "val_nll": scores[best],
+        "trials": len(trials),
+        "lr_at_the_edge_of_the_grid": found["lr"] in (min(rates), max(rates)),
+        "setup": SETTINGS[setting],
+        "command": shlex.join(["python", "scripts/find_defaults.py", *sys.argv[1:]]),
+    }
+
+
+def merge(new: list[dict[str, Any]]) -> None:
+    """Put the new entries into defaults.json."""
+
+    def key(entry: dict[str, Any]) -> tuple[str, str, str]:
+        return entry["dataset"], entry["model"], entry["optimizer"]
+
+    known = {key(entry): entry for entry in json.loads(DEFAULTS.read_text())["entries"]}
+    known |= {key(entry): entry for entry in new}
+    write_json(DEFAULTS, {"version": 1, "entries": [known[k] for k in sorted(known)]})
+
+
+def main() -> None:
+    """Search, then write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--optimizers", default=",".join(CENTRES))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
+    asked = parser.parse_args()
+    pairs = list(itertools.product(asked.settings.split(","), asked.optimizers.split(",")))
+    try:
+        plans = {pair: plan(*pair, asked.out) for pair in pairs}
+    except UserError as error:
+        sys.exit(str(error))
+    tasks = [task for trials in plans.values() for trial in trials for task in trial]
+    todo = [task for task in tasks if read_result(task.folder) is None]
+    with RunsDisplay(todo) as display:
+        LocalExecutor(asked.jobs, RunOptions()).run(todo, display.listen, threading.Event())
+    merge([choose(*pair, trials) for pair, trials in plans.items()])
+
+
+if __name__ == "__main__":
+    main()

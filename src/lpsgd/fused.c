@@ -1,0 +1,586 @@
+/* The one-pass update of LPSGD and LPSGDM on a CPU.
+ *
+ *     m     <- m + (1 - momentum) (g - m)              (LPSGDM; LPSGD has x = g)
+ *     u     <- x / (|x| + eps)^rho,  x = m or g,       rho = 1 - 1/(p - 1)
+ *     theta <- keep theta + step u                     keep = 1 - lr weight_decay, step = -lr
+ *
+ * with `normalize` multiplying u by one factor per tensor, which needs a pass of its own before
+ * the update. All arithmetic is float32 (sums are float64); half-precision tensors are widened
+ * block by block in the first-level cache, so no path allocates memory of the tensors' size.
+ *
+ * Plain C, no headers but the C library's: the loops are written so that compilers turn them into
+ * vector code for whatever processor they build for. The build may add
+ *     -fopenmp          threads
+ *     -DLPSGD_CLONES    variants for newer x86-64 processors, chosen when the library is loaded
+ * Never build with -ffast-math: the guards for infinities below would vanish, and linking with it
+ * makes the whole process flush denormal numbers to zero.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#define HAVE_FORK 1
+#endif
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#define ALIGNED __attribute__((aligned(64)))
+#else
+#define INLINE static inline
+#define ALIGNED
+#endif
+#ifdef LPSGD_CLONES
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+
+/* Elements worked on at a time: five such blocks of float32 stay in the first-level cache. */
+enum { BLOCK = 512 };
+/* Elements given to a thread at a time, counted over all tensors laid end to end. The boundaries
+ * do not depend on the number of threads, and neither do the sums. */
+enum { CHUNK = 1 << 14 };
+/* Tensors start on multiples of this, so that chunks cut them at whole cache lines. */
+enum { PAD = 32 };
+
+/* The meaning of these numbers is shared with fused.py. */
+enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
+enum { NORMALIZE_NONE = 0, NORMALIZE_RMS = 1, NORMALIZE_DUAL = 2 };
+
+/* How u is computed: p = 2, p = inf, any other p, and any other p with an eps so small that
+ * |x| + eps may leave the range of the fast power. */
+enum { TWO, INFINITE, POWER, LIBM };
+
+/* ---- The fast power a^-rho -------------------------------------------------------------------
+ * With a = 2^e m, m in [sqrt(1/2), sqrt(2)), and alpha = 1 - rho:
+ *     a^-rho = 2^-e 2^(alpha e - rho log2 m).
+ * alpha e - rho log2 m = n + g, n an integer, |g| <= 1/2 (alpha e loses less to rounding than
+ * rho e would). log2 is a polynomial of degree 6 in m - 1, 2^g one of degree 5 in g, both minimax;
+ * the total relative error stays below 2e-6. The power is computed times 2^LIFT, which keeps it a
+ * normal number for every a from 1e-35 to the largest float32.
+ */
+enum { LIFT = 4 };
+static const float SMALLEST_EPS = 1e-35f;
+static const double LOG2_ERROR_AT_ONE = -1.4520591e-06; /* the polynomial's constant term */
+static const double LOG2[6] = {1.4427179098129272,  -0.7210609912872314, 0.4792056679725647,
+                               -0.368221253156662,  0.3233042061328888,  -0.20552870631217957};
+#define EXP2_0 1.0000001192092896f
+#define EXP2_1 0.6931469440460205f
+#define EXP2_2 0.24022120237350464f
+#define EXP2_3 0.05550713464617729f
+#define EXP2_4 0.009675540961325169f
+#define EXP2_5 0.0013276467798277736f
+#define ROUND 12582912.0f /* 1.5 2^23: adding it leaves the nearest integer in the low bits */
+
+typedef struct {
+    float rho, alpha_per_unit; /* alpha 2^-23, for exponents that are still shifted left by 23 */
+    float log2[6];             /* -rho times the coefficients */
+    double unit;               /* what the computed power is to be multiplied by */
+} Power;
+
+static Power power_of(double p)
+{
+    Power power;
+    double alpha = 1.0 / (p - 1.0), rho = 1.0 - alpha;
+    power.rho = (float)rho;
+    power.alpha_per_unit = (float)(alpha / 8388608.0);
+    for (int i = 0; i < 6; i++)
+        power.log2[i] = (float)(-rho * LOG2[i]);
+    power.unit = exp2(-rho * LOG2_ERROR_AT_ONE - LIFT);
+    return power;
+}
+
+INLINE int32_t bits_of(float value)
+{
+    int32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+INLINE float float_of(int32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* What one loop hands to the next. A single loop would wait for its own long chain of dependent
+ * operations; three short ones over a block overlap enough elements to fill the vector units. */
+typedef struct {
+    ALIGNED float g[BLOCK];
+    ALIGNED int32_t exponent[BLOCK];
+} Stage;
+
+/* The first third of a^-rho, for one element. */
+INLINE void split(Stage *restrict stage, int i, float a)
+{
+    int32_t bits = bits_of(a);
+    int32_t e = (bits - 0x3f3504f3) & (int32_t)0xff800000; /* 0x3f3504f3 is sqrt(1/2) */
+    stage->g[i] = float_of(bits - e) - 1.0f;
+    stage->exponent[i] = e;
+}
+
+/* The second third, for a block. */
+INLINE void log2_of(Stage *restrict stage, int n, const Power *power)
+{
+    const Power c = *power;
+    for (int i = 0; i < n; i++) {
+        float f = stage->g[i], f2 = f * f;
+        int32_t e = stage->exponent[i];
+        float log2 = (c.log2[0] + c.log2[1] * f) +
+                     f2 * ((c.log2[2] + c.log2[3] * f) + f2 * (c.log2[4] + c.log2[5] * f));
+        float total = c.alpha_per_unit * (float)e + f * log2;
+        float rounded = total + (ROUND + LIFT);
+        stage->g[i] = total - (rounded - (ROUND + LIFT));
+        stage->exponent[i] = (int32_t)((uint32_t)bits_of(rounded) << 23) - e;
+    }
+}
+
+/* The last third, for one element. */
+INLINE float exp2_of(const Stage *stage, int i)
+{
+    float g = stage->g[i], g2 = g * g;
+    float value = (EXP2_0 + EXP2_1 * g) +
+                  g2 * ((EXP2_2 + EXP2_3 * g) + g2 * (EXP2_4 + EXP2_5 * g));
+    return float_of(bits_of(value) + stage->exponent[i]);
+}
+
+/* ---- Half precision ------------------------------------------------------------------------- */
+
+INLINE float from_bfloat16(uint16_t half)
+{
+    return float_of((int32_t)((uint32_t)half << 16));
+}
+
+INLINE uint16_t to_bfloat16(float value) /* nearest, ties to even; NaN stays NaN */
+{
+    uint32_t bits = (uint32_t)bits_of(value);
+    uint32_t nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (uint16_t)(value != value ? 0x7fc0 : nearest);
+}
+
+INLINE float from_float16(uint16_t half)
+{
+    uint32_t shifted = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
+    /* 2^112 moves the exponent from float16's bias to float32's and makes denormals right. */
+    uint32_t finite = (uint32_t)bits_of(float_of((int32_t)shifted) * 5.192296858534828e33f);
+    uint32_t special = shifted | 0x7f800000;
+    return float_of((int32_t)(sign | (shifted >= 0x0f800000 ? special : finite)));
+}
+
+INLINE uint16_t to_float16(float value) /* nearest, ties to even; NaN stays NaN */
+{
+    uint32_t bits = (uint32_t)bits_of(value), sign = (bits >> 16) & 0x8000;
+    uint32_t size = bits & 0x7fffffff;
+    uint32_t normal = (size + 0xc8000fff + ((size >> 13) & 1)) >> 13; /* rebias, round */
+    /* Adding 1/2 leaves the multiple of 2^-24 nearest to a small value in the low bits. */
+    uint32_t denormal = (uint32_t)bits_of(float_of((int32_t)size) + 0.5f) - 0x3f000000;
+    uint32_t finite = size < 0x38800000 ? denormal : normal;
+    uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    return (uint16_t)(sign | (size >= 0x477ff000 ? large : finite));
+}
+
+INLINE int64_t size_of(int type) { return type == FLOAT32 ? 4 : 2; }
+
+CLONES static void widen(int type, const uint16_t *restrict half, float *restrict room, int n)
+{
+    if (type == BFLOAT16)
+        for (int i = 0; i < n; i++)
+            room[i] = from_bfloat16(half[i]);
+    else
+        for (int i = 0; i < n; i++)
+            room[i] = from_float16(half[i]);
+}
+
+CLONES static void narrow(int type, uint16_t *restrict half, const float *restrict room, int n)
+{
+    if (type == BFLOAT16)
+        for (int i = 0; i < n; i++)
+            half[i] = to_bfloat16(room[i]);
+    else
+        for (int i = 0; i < n; i++)
+            half[i] = to_float16(room[i]);
+}
+
+/* The block as float32: the tensor's own memory where it is float32 already, else `room`. */
+INLINE float *load(int type, const void *memory, float *room, int n)
+{
+    if (type == FLOAT32)
+        return (float *)memory;
+    widen(type, memory, room, n);
+    return room;
+}
+
+INLINE void store(int type, void *memory, const float *room, int n)
+{
+    if (type != FLOAT32)
+        narrow(type, memory, room, n);
+}
+
+/* ---- One block ------------------------------------------------------------------------------ */
+
+typedef struct {
+    int param_type, grad_type, momentum_type, kind, normalize;
+    float weight; /* 1 - momentum */
+    float eps, keep;
+    Power power;
+} Rule;
+
+/* A range of one tensor; momentum is NULL for LPSGD. */
+typedef struct {
+    char *param, *momentum;
+    const char *grad;
+    int64_t n;
+} Piece;
+
+typedef struct {
+    double sum;       /* of u^2 for rms, of (|x|/scale)^q for dual */
+    float scale;      /* a power of two near max|x| */
+} Partial;
+
+/* Memory for one block: what is not float32 in the tensors, and what the loops hand on. */
+typedef struct {
+    ALIGNED float param[BLOCK], grad[BLOCK], momentum[BLOCK];
+    Stage stage;
+} Rooms;
+
+/* x for a block: the gradient, or the momentum moved towards the gradient, which is stored only if
+ * `write` says so: a reduction reads, the update after it computes the same again and writes. (A
+ * half-precision momentum that had been stored would be rounded when the update reads it.)
+ * For POWER the stage is made ready for exp2_of. */
+INLINE const float *prepare(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
+                            int write, Rooms *restrict rooms)
+{
+    Stage *restrict stage = &rooms->stage;
+    float eps = rule->eps, weight = rule->weight;
+    const float *restrict g =
+        load(rule->grad_type, piece->grad + at * size_of(rule->grad_type), rooms->grad, n);
+    const float *x = g;
+
+    if (piece->momentum) {
+        char *memory = piece->momentum + at * size_of(rule->momentum_type);
+        float *m = load(rule->momentum_type, memory, rooms->momentum, n);
+        float *moved = write ? m : rooms->momentum;
+        x = moved;
+        if (kind == POWER && write) { /* the one loop that every step of LPSGDM runs */
+            float *restrict both = m;
+            for (int i = 0; i < n; i++) {
+                both[i] = both[i] + weight * (g[i] - both[i]);
+                split(stage, i, fabsf(both[i]) + eps);
+            }
+        } else {
+            for (int i = 0; i < n; i++)
+                moved[i] = m[i] + weight * (g[i] - m[i]);
+        }
+        if (write)
+            store(rule->momentum_type, memory, moved, n);
+    }
+    if (kind == POWER) {
+        if (!(piece->momentum && write))
+            for (int i = 0; i < n; i++)
+                split(stage, i, fabsf(x[i]) + eps);
+        log2_of(stage, n, &rule->power);
+    }
+    return x;
+}
+
+/* u / unit; x - x is zero, and NaN where x is infinite, as inf / inf^rho is. */
+INLINE float direction(int kind, float x, float eps, float rho, const Stage *stage, int i)
+{
+    if (kind == TWO)
+        return x;
+    if (kind == INFINITE)
+        return x / (fabsf(x) + eps);
+    if (kind == LIBM)
+        return x / powf(fabsf(x) + eps, rho);
+    return x * exp2_of(stage, i) + (x - x);
+}
+
+/* ---- One range of one tensor ---------------------------------------------------------------- */
+
+#define EACH_BLOCK(piece)                                                                \
+    for (int64_t at = 0, n = BLOCK; n = (piece)->n - at < n ? (piece)->n - at : n, n > 0; at += n)
+
+INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
+                         float step, Rooms *restrict rooms)
+{
+    float eps = rule->eps, rho = rule->power.rho, keep = rule->keep;
+    char *memory = piece->param + at * size_of(rule->param_type);
+    const float *restrict x = prepare(kind, rule, piece, at, n, 1, rooms);
+    float *restrict param = load(rule->param_type, memory, rooms->param, n);
+    const Stage *restrict stage = &rooms->stage;
+    for (int i = 0; i < n; i++)
+        param[i] = keep * param[i] + step * direction(kind, x[i], eps, rho, stage, i);
+    store(rule->param_type, memory, param, n);
+}
+
+INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, float step)
+{
+    Rooms rooms;
+    EACH_BLOCK(piece)
+    {
+        if (n == BLOCK) /* loops of a known length need no tests for what is left over */
+            update_block(kind, rule, piece, at, BLOCK, step, &rooms);
+        else
+            update_block(kind, rule, piece, at, (int)n, step, &rooms);
+    }
+}
+
+INLINE double squares_kind(int kind, const Rule *rule, const Piece *piece)
+{
+    Rooms rooms;
+    float eps = rule->eps, rho = rule->power.rho;
+    double sum = 0.0;
+    EACH_BLOCK(piece)
+    {
+        const float *restrict x = prepare(kind, rule, piece, at, (int)n, 0, &rooms);
+#pragma omp simd reduction(+ : sum)
+        for (int i = 0; i < n; i++) {
+            double u = direction(kind, x[i], eps, rho, &rooms.stage, i);
+            sum += u * u;
+        }
+    }
+    return sum;
+}
+
+/* The loops are compiled once for each kind. */
+#define BY_KIND(kind, call)                   \
+    switch (kind) {                           \
+    case TWO: call(TWO); break;               \
+    case INFINITE: call(INFINITE); break;     \
+    case POWER: call(POWER); break;           \
+    default: call(LIBM); break;               \
+    }
+
+CLONES static void update_piece(const Rule *rule, const Piece *piece, float step)
+{
+#define UPDATE(kind) update_kind(kind, rule, piece, step)
+    BY_KIND(rule->kind, UPDATE)
+}
+
+CLONES static void rms_piece(const Rule *rule, const Piece *piece, Partial *partial)
+{
+#define SQUARES(kind) partial->sum = squares_kind(kind, rule, piece)
+    BY_KIND(rule->kind, SQUARES)
+    partial->scale = 1.0f;
+}
+
+/* The larger of two scales, and both sums brought to it. */
+static Partial merge(Partial a, Partial b, double q)
+{
+    Partial low = a.scale < b.scale ? a : b, high = a.scale < b.scale ? b : a;
+    if (low.sum != 0.0)
+        high.sum += low.sum * pow((double)low.scale / high.scale, q);
+    return high;
+}
+
+/* The power of two at or just below `largest` (its bits), kept where its inverse is finite. */
+INLINE float scale_below(int32_t largest)
+{
+    int32_t exponent = largest & 0x7f800000;
+    return float_of(exponent < (2 << 23) ? 2 << 23 : exponent);
+}
+
+/* sum of (|x|/scale)^q over a block, in units of power.unit for POWER: t^2 (t + tiny)^-rho. */
+INLINE double sum_of_powers(int kind, const Rule *rule, const float *restrict x, int n,
+                            float inverse_scale)
+{
+    Stage stage;
+    const float tiny = 1e-30f;
+    double sum = 0.0;
+    if (kind == POWER) {
+        for (int i = 0; i < n; i++)
+            split(&stage, i, fabsf(x[i]) * inverse_scale + tiny);
+        log2_of(&stage, n, &rule->power);
+    }
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < n; i++) {
+        float t = fabsf(x[i]) * inverse_scale;
+        sum += kind == POWER ? t * direction(POWER, t, tiny, 0.0f, &stage, i) : t;
+    }
+    return sum;
+}
+
+CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *partial)
+{
+    Rooms rooms;
+    double q = 2.0 - rule->power.rho;
+    partial->sum = 0.0;
+    partial->scale = scale_below(0);
+    EACH_BLOCK(piece)
+    {
+        const float *restrict x = prepare(TWO, rule, piece, at, (int)n, 0, &rooms);
+        int32_t largest = 0; /* as bits, which are ordered as the values are, NaN above all */
+        for (int i = 0; i < n; i++) {
+            int32_t size = bits_of(x[i]) & 0x7fffffff;
+            largest = size > largest ? size : largest;
+        }
+        Partial block = {0.0, scale_below(largest)};
+        if (largest >= 0x7f800000)
+            block.sum = NAN;
+        else if (rule->kind == INFINITE)
+            block.sum = sum_of_powers(INFINITE, rule, x, (int)n, 1.0f / block.scale);
+        else
+            block.sum = rule->power.unit *
+                        sum_of_powers(POWER, rule, x, (int)n, 1.0f / block.scale);
+        *partial = merge(*partial, block, q);
+    }
+}
+
+/* ---- All tensors of a group ----------------------------------------------------------------- */
+
+typedef struct {
+    Rule rule;
+    int64_t tensors, chunks;
+    void *const *params, *const *grads, *const *momenta;
+    const int64_t *sizes;
+    const int64_t *starts; /* tensors + 1: where each begins when laid end to end, padded */
+    Partial *partials;     /* while reducing: that of chunk c and tensor t is number c + t */
+    const float *steps;    /* while updating: one step size for each tensor */
+} Work;
+
+static int64_t tensor_at(const Work *work, int64_t position)
+{
+    int64_t low = 0, high = work->tensors - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (work->starts[middle] <= position)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static void do_chunk(const Work *work, int64_t chunk)
+{
+    const Rule *rule = &work->rule;
+    int64_t begin = chunk * CHUNK, end = begin + CHUNK;
+    for (int64_t t = tensor_at(work, begin); t < work->tensors && work->starts[t] < end; t++) {
+        int64_t from = begin > work->starts[t] ? begin - work->starts[t] : 0;
+        int64_t to = end - work->starts[t] < work->sizes[t] ? end - work->starts[t] : work->sizes[t];
+        if (from >= to)
+            continue;
+        Piece piece;
+        piece.n = to - from;
+        piece.param = (char *)work->params[t] + from * size_of(rule->param_type);
+        piece.grad = (const char *)work->grads[t] + from * size_of(rule->grad_type);
+        piece.momentum = work->momenta ? (char *)work->momenta[t] +
+                                             from * size_of(rule->momentum_type)
+                                       : NULL;
+        if (work->steps)
+            update_piece(rule, &piece, work->steps[t]);
+        else if (rule->normalize == NORMALIZE_RMS)
+            rms_piece(rule, &piece, &work->partials[chunk + t]);
+        else
+            dual_piece(rule, &piece, &work->partials[chunk + t]);
+    }
+}
+
+/* libgomp's threads do not survive fork(); a region that waits for them would never end. */
+static volatile int forked = 0;
+#ifdef HAVE_FORK
+static void after_fork(void) { forked = 1; }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
+#endif
+
+static void do_all(const Work *work, int threads)
+{
+    if (threads > work->chunks)
+        threads = (int)work->chunks;
+#ifdef _OPENMP
+    if (threads > 1 && !forked) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+        for (int64_t chunk = 0; chunk < work->chunks; chunk++)
+            do_chunk(work, chunk);
+        return;
+    }
+#endif
+    for (int64_t chunk = 0; chunk < work->chunks; chunk++)
+        do_chunk(work, chunk);
+}
+
+/* What u is to be multiplied by for `normalize`, from the sums of one tensor in a fixed order. */
+static double factor(const Work *work, int64_t t, double p, double eps)
+{
+    double rho = 1.0 - 1.0 / (p - 1.0), q = 2.0 - rho;
+    int64_t first = work->starts[t] / CHUNK;
+    int64_t last = (work->starts[t] + work->sizes[t] - 1) / CHUNK;
+    Partial total = work->partials[first + t];
+    for (int64_t chunk = first + 1; chunk <= last; chunk++)
+        total = merge(total, work->partials[chunk + t], q);
+    if (work->rule.normalize == NORMALIZE_DUAL)
+        return pow(total.scale * pow(total.sum, 1.0 / q), rho);
+    double unit = work->rule.kind == POWER ? work->rule.power.unit : 1.0;
+    double rms = unit * sqrt(total.sum / (double)work->sizes[t]);
+    double floor = eps / pow(2.0 * eps, rho);
+    return 1.0 / (rms <= floor ? floor : rms); /* NaN stays NaN */
+}
+
+EXPORT int lpsgd_threads_available(void)
+{
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* Returns 0, or 1 when there is no memory for the bookkeeping (a few numbers for each tensor and
+ * chunk; nothing has been changed then). `momenta` is NULL for LPSGD. */
+EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
+                      void *const *momenta, const int64_t *sizes, int param_type, int grad_type,
+                      int momentum_type, double p, double step, double keep, double momentum,
+                      double eps, int normalize, int threads)
+{
+    Work work = {.tensors = tensors, .params = params, .grads = grads, .momenta = momenta,
+                 .sizes = sizes};
+    Rule *rule = &work.rule;
+    rule->param_type = param_type;
+    rule->grad_type = grad_type;
+    rule->momentum_type = momentum_type;
+    rule->weight = (float)(1.0 - momentum);
+    rule->eps = (float)eps;
+    rule->keep = (float)keep;
+    rule->power = power_of(p);
+    rule->kind = p == 2.0 ? TWO : isinf(p) ? INFINITE : eps < SMALLEST_EPS ? LIBM : POWER;
+    /* rho = 0 makes the dual factor one. */
+    rule->normalize = p == 2.0 && normalize == NORMALIZE_DUAL ? NORMALIZE_NONE : normalize;
+
+    int64_t *starts = malloc(sizeof(int64_t) * (size_t)(tensors + 1));
+    float *steps = malloc(sizeof(float) * (size_t)(tensors + 1));
+    if (starts && steps) {
+        starts[0] = 0;
+        for (int64_t t = 0; t < tensors; t++)
+            starts[t + 1] = starts[t] + (sizes[t] + PAD - 1) / PAD * PAD;
+        work.starts = starts;
+        work.chunks = (starts[tensors] + CHUNK - 1) / CHUNK;
+        if (rule->normalize != NORMALIZE_NONE)
+            work.partials = malloc(sizeof(Partial) * (size_t)(work.chunks + tensors + 1));
+    }
+    int failed = !starts || !steps || (rule->normalize != NORMALIZE_NONE && !work.partials);
+    if (!failed) {
+        step *= rule->kind == POWER ? rule->power.unit : 1.0;
+        if (rule->normalize != NORMALIZE_NONE)
+            do_all(&work, threads);
+        for (int64_t t = 0; t < tensors; t++)
+            steps[t] = (float)(work.partials && sizes[t] ? step * factor(&work, t, p, eps) : step);
+        work.steps = steps;
+        do_all(&work, threads);
+    }
+    free(work.partials);
+    free(steps);
+    free(starts);
+    return failed;
+}

@@ -1,0 +1,211 @@
+r"""The fused update: one pass over parameter, gradient and momentum, for all tensors of a group.
+
+It is a small C library, compiled from ``fused.c`` when the package is installed::
+
+    m     <- m + (1 - momentum) (g - m)
+    theta <- keep theta + step factor m / (|m| + eps)^rho
+
+with keep = 1 - lr weight_decay and step = -lr; for LPSGD m is g. ``factor`` is 1, or with
+``normalize`` one number for each tensor, found by a pass of its own before. The arithmetic is
+float32, the number of threads is torch's.
+
+:func:`unavailable` says whether the library is there, :func:`refusal` whether it takes given
+tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from lpsgd.geometry import Normalize
+
+__all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
+
+Kernel: TypeAlias = Callable[..., int]
+
+# What the numbers mean to fused.c.
+_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_PLAIN = (torch.nn.Parameter, Tensor)
+_NORMALIZE: dict[Normalize, int] = {None: 0, "rms": 1, "dual": 2}
+
+
+def load(path: Path) -> Kernel:
+    """The kernel in the library at ``path``; OSError if it cannot be loaded."""
+    step = ctypes.CDLL(os.fspath(path)).lpsgd_step
+    count, address, real, flag = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.c_int
+    step.argtypes = [count, *[address] * 4, *[flag] * 3, *[real] * 5, *[flag] * 2]
+    step.restype = flag
+    return step
+
+
+def _load_installed() -> tuple[Kernel | None, str]:
+    """The installed kernel, or None and the reason why there is none."""
+    folder = Path(__file__).parent
+    for name in ("_fused.so", "_fused.dll"):
+        if (folder / name).exists():
+            try:
+                return load(folder / name), ""
+            except (OSError, AttributeError) as error:
+                return None, f"the kernel of lpsgd cannot be loaded: {error}"
+    return None, (
+        "the kernel of lpsgd was not built when lpsgd was installed, because no C compiler was "
+        "found or it failed; install gcc or clang, then lpsgd again"
+    )
+
+
+# When the module is imported, not at the first step: a process that forks in between then knows
+# in the child that the threads of the parent are gone.
+_kernel, _why_not = _load_installed()
+
+
+def unavailable() -> str | None:
+    """Why the kernel cannot be used at all, or None if it can."""
+    return None if _kernel is not None else _why_not
+
+
+def refusal(
+    params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
+) -> str | None:
+    """Why the kernel cannot step these tensors, or None if it can."""
+    if not are_plain(params):
+        odd = next(param for param in params if type(param) not in _PLAIN)
+        return f"it takes plain tensors, and a parameter is a {type(odd).__name__}"
+    if _kernel is None:
+        return _why_not
+    contiguous = True
+    for tensor in (*params, *grads, *buffers):
+        if not tensor.is_cpu:
+            return f"the kernel runs on a CPU, and a tensor lies on {tensor.device}"
+        if tensor.dtype not in _TYPES:
+            return f"the kernel takes float32, bfloat16 and float16, not {tensor.dtype}"
+        contiguous = contiguous and tensor.is_contiguous()
+    return None if contiguous else _layout_refusal(params, buffers)
+
+
+def are_plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
+    return all(type(tensor) in _PLAIN for tensor in tensors)
+
+
+def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str | None:
+    """The kernel walks straight through memory. (A gradient laid out otherwise is copied.)"""
+    for param in params:
+        if not _is_dense(param):
+            return f"the kernel takes tensors without gaps, not strides {param.stride()}"
+    for param, buffer in zip(params, buffers, strict=len(buffers) > 0):
+        if not _same_order(param, buffer):
+            return (
+                "the kernel takes momentum laid out like its parameter, not strides "
+                f"{buffer.stride()} for {param.stride()}"
+            )
+    return None
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in whatever order of the dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _same_order(a: Tensor, b: Tensor) -> bool:
+    return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
+
+
+def kernel_step(
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    buffers: Sequence[Tensor] | None,
+    *,
+    p: float,
+    step: float,
+    keep: float,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    kernel: Kernel | None = None,
+) -> None:
+    """One step on tensors that :func:`refusal` accepts, alike in dtype within each list.
+
+    ``kernel`` stands in for the installed one.
+    """
+    kernel = kernel if kernel is not None else _kernel
+    if kernel is None:
+        raise RuntimeError(_why_not)
+    grads = [
+        grad if _same_order(param, grad) else torch.empty_like(param, dtype=grad.dtype).copy_(grad)
+        for param, grad in zip(params, grads, strict=True)
+    ]
+    lists = (params, grads, buffers or ())
+    addresses = [array("Q", [tensor.data_ptr() for tensor in tensors]) for tensors in lists]
+    sizes = array("q", [param.numel() for param in params])
+    failed = kernel(
+        len(params),
+        *[block.buffer_info()[0] if block else None for block in addresses],
+        sizes.buffer_info()[0],
+        *[_TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists],
+        p,
+        step,
+        keep,
+        momentum,
+        eps,
+        _NORMALIZE[normalize],
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the bookkeeping of the fused step")
+    # Written behind torch's back: autograd must learn that what it saved of these is stale.
+    torch.autograd.graph.increment_version([*params, *(buffers or ())])
+
+
+@torch.library.custom_op("lpsgd::step", mutates_args=("params", "buffers"), device_types="cpu")
+def _step_operator(
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    buffers: Sequence[Tensor],
+    p: Tensor,
+    step: Tensor,
+    keep: Tensor,
+    momentum: float,
+    eps: float,
+    normalize: str,
+) -> None:
+    kernel_step(
+        params,
+        grads,
+        buffers,
+        p=p.item(),
+        step=step.item(),
+        keep=keep.item(),
+        momentum=momentum,
+        eps=eps,
+        normalize=normalize or None,  # type: ignore[arg-type]
+    )
+
+
+def operator_step(
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    buffers: Sequence[Tensor] | None,
+    *,
+    p: Tensor,
+    step: Tensor,
+    keep: Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+) -> None:
+    """:func:`kernel_step` as one operator that ``torch.compile`` does not look into."""
+    _step_operator(params, grads, buffers or [], p, step, keep, momentum, eps, normalize or "")

@@ -1,0 +1,99 @@
+"""Checkpoints that are either whole and right, or recognised as damaged.
+
+A file's name holds the digest of its bytes, so name and content appear together in one rename. The
+last two are kept; a damaged one is passed over for the one before it. They load with
+``weights_only=True``: nothing in them can run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpsgd.lab.errors import LabError
+from lpsgd.lab.files import write_bytes
+
+KEEP = 2
+_NAME = re.compile(r"step-\d{9}-[0-9a-f]{32}\.pt")
+
+
+class CheckpointStore:
+    """The checkpoints in one folder, newest first."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self.folder = folder
+        self._warn = warn
+        self._proved = False
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Write ``state`` as the checkpoint of ``step``; remove what is older than the last two."""
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        data = buffer.getvalue()
+        if not self._proved:
+            # Better to learn now than after a night that a state cannot be read back safely.
+            self._prove_readable(data)
+        path = self.folder / f"step-{step:09d}-{_digest(data)}.pt"
+        write_bytes(path, data)
+        past = [p for p in self._paths() if p != path]
+        # one of a later step was passed over as damaged: it must not take an intact one's place
+        useless = [p for p in past if _step(p) > step]
+        older = [p for p in past if p not in useless]
+        for old in [*useless, *older[KEEP - 1 :]]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def load(self) -> Iterator[dict[str, Any]]:
+        """Yield the states that can be read, newest first; say which ones are damaged."""
+        for path in self._paths():
+            data = path.read_bytes()
+            if _digest(data) != path.stem.rpartition("-")[2]:
+                self._warn(f"{path} is damaged; using the checkpoint before it")
+                continue
+            self._proved = True
+            state: dict[str, Any] = torch.load(
+                io.BytesIO(data), map_location="cpu", weights_only=True
+            )
+            yield state
+
+    def keep_only(self, path: Path) -> None:
+        """Remove every checkpoint but ``path``: a finished run needs its last weights alone."""
+        for old in self._paths():
+            if old != path:
+                old.unlink(missing_ok=True)
+
+    def _paths(self) -> list[Path]:
+        return sorted(
+            (p for p in self.folder.glob("step-*.pt") if _NAME.fullmatch(p.name)), reverse=True
+        )
+
+    def _prove_readable(self, data: bytes) -> None:
+        try:
+            torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise LabError(
+                "this optimizer or model keeps state that is not tensors and plain values, so a "
+                f"checkpoint of it could not be loaded safely: {error}"
+            ) from error
+        self._proved = True
+
+
+def load_weights(run_folder: Path) -> dict[str, Any]:
+    """Return the newest intact checkpoint of a run: ``["model"]`` is its state dict."""
+    for state in CheckpointStore(run_folder / "checkpoints", lambda _: None).load():
+        return state
+    raise LabError(f"{run_folder} has no intact checkpoint")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _step(path: Path) -> int:
+    return int(path.name.split("-")[1])

@@ -1,0 +1,51 @@
+"""``lpsgd bench``: the files of benchmarks/, each a ratio against a named peer."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lpsgd.lab.errors import UserError
+from lpsgd.nearest import unknown
+
+# The benchmarks are part of the repository, not of the installed package: they need the peers.
+FOLDER = Path(__file__).parents[4] / "benchmarks"
+
+
+def bench(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Which one. [default: list them]")] = None,
+) -> None:
+    """Measure speed against named peers, in one run.
+
+    **Example**: the trainer against a bare PyTorch loop, and more
+
+        lpsgd bench training
+
+    What follows the name is given to the benchmark: `lpsgd bench training epoch`.
+    """
+    found = {path.stem: path for path in sorted(FOLDER.glob("[a-z]*.py"))}
+    if not found:
+        raise UserError("lpsgd bench: the benchmarks are in the repository, in benchmarks/")
+    if name is None:
+        for stem, path in found.items():
+            print(f"{stem:<12} {_title(path)}")
+        return
+    if name not in found:
+        raise UserError(f"lpsgd bench: {unknown('benchmark', name, found)}")
+    before, sys.argv = sys.argv, [f"lpsgd bench {name}", *context.args]
+    try:
+        runpy.run_path(str(found[name]), run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+def _title(path: Path) -> str:
+    import ast
+
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]

@@ -1,0 +1,168 @@
+"""``lpsgd compare``: several optimizers, several seeds, one honest table."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lpsgd.lab.commands.options import (
+    AsJson,
+    RecipeFile,
+    Root,
+    SaveSeconds,
+    TensorBoard,
+    Workers,
+    read_values,
+    with_recipe_options,
+)
+from lpsgd.lab.errors import LabError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lpsgd.lab.plan import Task
+    from lpsgd.lab.training import RunOptions
+
+EXAMPLE = """
+
+**Example**: which optimizer suits a small network on real digits?
+
+    lpsgd compare --model mlp --optimizers sgd,adamw,lpsgdm:p=6 --seeds 5 --epochs 20
+
+Runs that are complete in the folder are not run again; the same command goes on after a stop.
+"""
+
+
+@with_recipe_options(without=("seed",))
+def compare(
+    given: dict[str, Any],
+    *,
+    optimizers: Annotated[
+        str, typer.Option(help="Names with optional settings: sgd,lpsgdm:lr=1e-3,p=6,adamw.")
+    ] = "sgd,adamw,lpsgdm",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 3,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="The optimizer that others are tested against. [default: the first]"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
+    recipe: RecipeFile = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at once; changes no result. [default: cores / threads]"),
+    ] = None,
+    root: Root = None,
+    workers: Workers = 0,
+    save_seconds: SaveSeconds = 60.0,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
+) -> int:
+    """Train with several optimizers and seeds, and test whether the differences are real."""
+    from lpsgd.lab.plan import plan_comparison
+    from lpsgd.lab.training import RunOptions
+    from lpsgd.peers.registry import split_list
+
+    values = read_values(recipe, given)
+    for name in ("optimizer", "settings", "seed"):
+        if values.pop(name, None) is not None:
+            print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
+    folder, tasks = plan_comparison(values, split_list(optimizers), range(seeds), out)
+    labels = list(dict.fromkeys(task.label for task in tasks))
+    reference = reference or labels[0]
+    if reference not in labels:
+        raise UserError(f"--reference {reference}: not among --optimizers ({', '.join(labels)})")
+    _write_plan(folder, tasks, labels, reference)
+    failures = _execute(
+        tasks, jobs or _default_jobs(tasks[0]), RunOptions(root, workers, save_seconds, tensorboard)
+    )
+    _report(folder, as_json=as_json)
+    if failures:
+        raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
+    return 0
+
+
+compare.__doc__ = (compare.__doc__ or "") + EXAMPLE
+
+
+def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], reference: str) -> None:
+    from lpsgd.lab.files import write_json
+    from lpsgd.lab.runs import writing
+
+    recipe = tasks[0].recipe
+    plan = {
+        "version": 1,
+        "reference": reference,
+        "optimizers": labels,
+        "seeds": sorted({task.recipe.seed for task in tasks}),
+        "epochs": recipe.epochs,
+        "dataset": recipe.dataset,
+        "model": recipe.model,
+        "command": shlex.join(["lpsgd", *sys.argv[1:]]),
+    }
+    with writing(folder):
+        write_json(folder / "comparison.json", plan)
+
+
+def _default_jobs(task: Task) -> int:
+    import os
+
+    from lpsgd.lab.trainer import choose_device
+
+    if choose_device(task.recipe.device).type != "cpu":
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // task.recipe.threads)
+
+
+def _execute(tasks: Sequence[Task], jobs: int, options: RunOptions) -> list[str]:
+    """Train what has not ended yet; return what failed, in words."""
+    from lpsgd.lab.executor import LocalExecutor
+    from lpsgd.lab.live import RunsDisplay
+    from lpsgd.lab.runs import read_result
+    from lpsgd.lab.training import Interrupted, stop_on_signals
+
+    results = {task.folder: read_result(task.folder) for task in tasks}
+    todo = [task for task in tasks if results[task.folder] is None]
+    failures: list[str] = []
+    with stop_on_signals() as stop, RunsDisplay(tasks) as display:
+        wrong_input = False
+
+        def listen(task: Task, event: dict[str, Any]) -> None:
+            nonlocal wrong_input
+            display.listen(task, event)
+            if event["event"] == "error":
+                failures.append(f"{task.label} seed {task.recipe.seed}: {event['text']}")
+                if event["exit_code"] == UserError.exit_code:
+                    wrong_input = True  # the same for every run: do not try them all
+                    stop.set()
+
+        for task in tasks:
+            if (ended := results[task.folder]) is not None:
+                display.already_done(task, ended)
+        if todo:
+            LocalExecutor(jobs, options).run(todo, listen, stop)
+        if wrong_input:
+            raise UserError(failures[0])
+        if stop.is_set():
+            raise Interrupted("stopped; what was done is saved and the same command goes on")
+    return failures
+
+
+def _report(folder: Path, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from lpsgd.lab.analysis import analyse, load_comparison
+    from lpsgd.lab.report import render_table, write_page
+
+    analysis = analyse(load_comparison(folder))
+    page = folder / "report.html"
+    write_page(analysis, page)
+    if as_json:
+        print(json.dumps(analysis.to_json(), indent=2))
+        return
+    render_table(analysis, Console())
+    print(f"\nThe page with curves and settings: {page}")

@@ -1,0 +1,106 @@
+"""Command-line options made from the recipe's fields, so that each is described in one place."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.recipe import Recipe, read_recipe_file
+from lpsgd.peers.registry import parse_value
+
+# What both `train` and `compare` take beside the recipe.
+RecipeFile = Annotated[
+    Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
+]
+Root = Annotated[Path | None, typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA]")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
+SaveSeconds = Annotated[
+    float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+# These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-3,p=6
+_NOT_OPTIONS = ("optimizer", "settings")
+
+
+def with_recipe_options(*, without: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+    """Give a command an option for every field of `Recipe`.
+
+    The command's first parameter then receives the values that were given, as a dict. An option
+    that was not given is absent, so that a recipe file can decide it.
+    """
+    fields = {
+        name: info
+        for name, info in Recipe.model_fields.items()
+        if name not in (*_NOT_OPTIONS, *without)
+    }
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(command, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+
+        def wrapper(**arguments: Any) -> Any:
+            if (here := str(Path.cwd())) not in sys.path:
+                sys.path.append(here)  # the user's own modules can be named as import paths
+            given = {name: arguments.pop(name) for name in fields}
+            values = {name: value for name, value in given.items() if value is not None}
+            if "data" in values:
+                values["data"] = _read_pairs(values["data"])
+            return command(values, **arguments)
+
+        extra = [_parameter(name, info) for name, info in fields.items()]
+        wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *extra]
+        )
+        wrapper.__annotations__ = {p.name: p.annotation for p in (*own, *extra)}
+        wrapper.__doc__ = command.__doc__
+        wrapper.__name__ = command.__name__
+        return wrapper
+
+    return decorate
+
+
+def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe's values: those of the file, overridden by those of the command line."""
+    return {**(read_recipe_file(recipe_file) if recipe_file else {}), **given}
+
+
+def _parameter(name: str, info: FieldInfo) -> inspect.Parameter:
+    flag = "--" + name.replace("_", "-")
+    kind = _kind(info.annotation)
+    flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+    text = info.description or ""
+    if name == "data":
+        kind, flags = list[str], ["--data"]
+        text = "Option of the data set as key=value; may be repeated."
+    elif info.default is not None:
+        text += f" [default: {str(info.default).lower() if kind is bool else info.default}]"
+    option = typer.Option(None, *flags, help=text, show_default=False, rich_help_panel="The recipe")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None
+    )
+
+
+def _kind(annotation: Any) -> Any:
+    if get_origin(annotation) is Literal:
+        return str  # the recipe checks the value
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return kinds[0] if kinds else annotation
+
+
+def _read_pairs(texts: list[str]) -> dict[str, Any]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(f"--data {text}: write key=value")
+        pairs[key] = parse_value(value)
+    return pairs

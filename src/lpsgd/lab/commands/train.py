@@ -1,0 +1,132 @@
+"""``lpsgd train``: one run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lpsgd.lab.commands.options import (
+    AsJson,
+    RecipeFile,
+    Root,
+    SaveSeconds,
+    TensorBoard,
+    Workers,
+    read_values,
+    with_recipe_options,
+)
+from lpsgd.lab.errors import LabError
+from lpsgd.lab.strict import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLE = """
+
+**Example**: a small network on real digits, in seconds
+
+    lpsgd train --model mlp --optimizer lpsgdm:lr=1e-3,p=6 --epochs 20
+
+The same command goes on where it was stopped, to the same result.
+"""
+
+
+@with_recipe_options()
+def train(
+    given: dict[str, Any],
+    *,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="NAME, NAME:setting=value,... or package.module:Name. [default: lpsgdm]"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    recipe: RecipeFile = None,
+    allow_import: Annotated[
+        bool, typer.Option("--allow-import", help="Let the recipe file name an import path.")
+    ] = False,
+    root: Root = None,
+    workers: Workers = 0,
+    save_seconds: SaveSeconds = 60.0,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
+) -> int:
+    """Train one network with one optimizer, exactly resumable."""
+    from lpsgd.lab.plan import resolve, run_folder
+    from lpsgd.lab.training import RunOptions, stop_on_signals
+    from lpsgd.lab.training import train as run_training
+
+    values = read_values(recipe, given)
+    source = f"--recipe {recipe}" if recipe else "recipe"
+    complete = resolve(values, optimizer, source=source, allow_import=allow_import)
+    folder = out or run_folder(complete)
+    options = RunOptions(root, workers, save_seconds, tensorboard)
+    with stop_on_signals() as stop, _show(complete.epochs) as listen:
+        result = run_training(complete, folder, options=options, stop=stop, listen=listen)
+    if as_json:
+        print(json.dumps(encode({"folder": str(folder), **result})))
+    if result["state"] == "diverged":
+        raise LabError(f"diverged: {result['reason']}. The run is in {folder}")
+    if not as_json:
+        print(f"complete; the run is in {folder}")
+    return 0
+
+
+train.__doc__ = (train.__doc__ or "") + EXAMPLE
+
+
+class _show:
+    """Tell of a run on stderr: a progress bar on a terminal, a line for each epoch elsewhere."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress, TimeRemainingColumn
+
+            self._bar = Progress(
+                *Progress.get_default_columns()[:-1],
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=None)
+        return self._listen
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _listen(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "start" and self._bar is not None:
+            self._bar.update(self._task, total=event["total_steps"], completed=event["step"])
+        elif kind == "step" and self._bar is not None:
+            self._bar.update(self._task, completed=event["step"])
+        elif kind == "epoch":
+            self._say(_epoch_line(event, self._epochs))
+            if self._bar is not None:
+                self._bar.update(self._task, completed=event["step"])
+        elif kind == "warning":
+            self._say(f"warning: {event['text']}")
+
+    def _say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _epoch_line(event: dict[str, Any], epochs: int) -> str:
+    p = "" if event["p"] is None else f"  p {event['p']:.3g}"
+    return (
+        f"epoch {event['epoch']}/{epochs}  train NLL {event['train_nll']:.4f}  "
+        f"test NLL {event['test_nll']:.4f}  top-1 {event['test_top1']:.2f} %  "
+        f"lr {event['lr']:.3g}{p}  {event['images_per_second']:.0f} images/s"
+    )

@@ -1,0 +1,161 @@
+"""Carry out runs in processes of this machine, several at once.
+
+A run is the same whichever process trains it and however many run beside it, because device,
+threads and seeds are part of its recipe. A process that dies takes only its own run with it.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any
+
+from lpsgd.lab.plan import Task
+from lpsgd.lab.recipe import to_json
+
+if TYPE_CHECKING:
+    from lpsgd.lab.training import RunOptions
+
+Listener = Callable[[Task, dict[str, Any]], None]
+_LAST_EVENTS = ("end", "interrupted", "error")
+
+
+class LocalExecutor:
+    """Runs tasks in ``jobs`` processes; each task's last event is end, interrupted or error."""
+
+    def __init__(self, jobs: int, options: RunOptions) -> None:
+        self.jobs = jobs
+        self.options = options
+
+    def run(self, tasks: Sequence[Task], listen: Listener, stop: threading.Event) -> None:
+        """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
+        waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        for task in tasks:
+            waiting.put(task)
+        events: queue.SimpleQueue[tuple[Task, dict[str, Any]] | None] = queue.SimpleQueue()
+        threads = [
+            threading.Thread(target=self._serve, args=(waiting, events, stop), daemon=True)
+            for _ in range(min(self.jobs, len(tasks)))
+        ]
+        for thread in threads:
+            thread.start()
+        running = len(threads)
+        while running:
+            try:
+                item = events.get(timeout=0.2)  # wakes up so that signals are handled
+            except queue.Empty:
+                continue
+            if item is None:
+                running -= 1
+            else:
+                listen(*item)
+
+    def _serve(
+        self,
+        waiting: queue.SimpleQueue[Task],
+        events: queue.SimpleQueue[tuple[Task, dict[str, Any]] | None],
+        stop: threading.Event,
+    ) -> None:
+        worker: _Worker | None = None
+        try:
+            while not stop.is_set():
+                try:
+                    task = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                if worker is None or not worker.alive():
+                    worker = _Worker(stop)
+                events.put((task, {"event": "begin"}))
+                for event in worker.train(task, self.options):
+                    events.put((task, event))
+        finally:
+            if worker is not None:
+                worker.close()
+            events.put(None)
+
+
+class _Worker:
+    """One process of `lpsgd.lab.worker`."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lpsgd.lab.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            # Ctrl-C on the terminal reaches the parent alone, which then ends the input
+            start_new_session=True,
+        )
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, args=(stop,), daemon=True).start()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def train(self, task: Task, options: RunOptions) -> Iterator[dict[str, Any]]:
+        """Yield the events of one run; the last one says how it ended."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        settings = {**asdict(options), "root": str(options.root) if options.root else None}
+        order = {
+            "recipe": to_json(task.recipe),
+            "folder": str(task.folder),
+            "label": task.label,
+            "options": settings,
+        }
+        try:
+            stdin.write(json.dumps(order) + "\n")
+            stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # it died or was told to stop; what follows says so
+        for line in stdout:
+            event = json.loads(line)
+            yield event
+            if event["event"] in _LAST_EVENTS:
+                return
+        yield self._death()
+
+    def close(self) -> None:
+        """End the input, wait for the process to save and exit."""
+        self._closed.set()
+        self._end_input()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def _watch(self, stop: threading.Event) -> None:
+        while not self._closed.is_set():
+            if stop.wait(0.1):
+                self._end_input()
+                return
+
+    def _end_input(self) -> None:
+        try:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+
+    def _death(self) -> dict[str, Any]:
+        code = self._process.wait()
+        if code == 0:
+            return {"event": "interrupted", "text": "stopped"}
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        return {
+            "event": "error",
+            "text": ": ".join([f"the process that trained it {how}", *last]),
+            "exit_code": 1,
+        }

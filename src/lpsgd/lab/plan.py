@@ -1,0 +1,116 @@
+"""From what the user asked for to the list of runs: pure functions, nothing is executed here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lpsgd.lab.defaults import default_settings
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.recipe import Recipe, make_recipe
+from lpsgd.lab.runs import check_folder
+from lpsgd.peers import registry
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to be done: what it is called, what to train, where."""
+
+    label: str
+    recipe: Recipe
+    folder: Path
+
+
+def resolve(
+    values: Mapping[str, Any],
+    optimizer: str | None = None,
+    *,
+    source: str = "recipe",
+    allow_import: bool = True,
+) -> Recipe:
+    """Return the complete recipe: the optimizer's text is read and its settings are filled in.
+
+    ``optimizer`` as given on the command line replaces that of ``values``, settings included.
+    Import paths within ``values``, which may come from a file, need ``allow_import``.
+    """
+    values = dict(values)
+    try:
+        if optimizer is not None:
+            values["optimizer"], values["settings"] = registry.parse(optimizer)
+        elif not allow_import:
+            _refuse_imports(values, source)
+        recipe = make_recipe(values, source=source)
+        spec = registry.get(recipe.optimizer)
+        found = default_settings(recipe.dataset, recipe.model, recipe.optimizer)
+        settings = registry.complete_settings(recipe.optimizer, {**found, **recipe.settings})
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    imported = registry.is_import_path(recipe.optimizer)
+    return recipe.with_changes(
+        settings=settings,
+        # what a registered optimizer needs is known; the flags speak of imported ones
+        closure=recipe.closure if imported else spec.needs_closure,
+        create_graph=recipe.create_graph if imported else spec.create_graph,
+    )
+
+
+def _refuse_imports(values: Mapping[str, Any], source: str) -> None:
+    name = values.get("optimizer", "")
+    if isinstance(name, str) and registry.is_import_path(name):
+        raise UserError(
+            f"{source}: optimizer={name!r} would import and run code of that package; "
+            "give --allow-import if you trust this file"
+        )
+
+
+def labels(optimizers: Sequence[str]) -> list[str]:
+    """Return a short, distinct, file-safe label for each optimizer as the user wrote it.
+
+    >>> labels(["sgd", "lpsgdm:p=4", "lpsgdm:p=6", "pytorch_optimizer:Shampoo"])
+    ['sgd', 'lpsgdm-p=4', 'lpsgdm-p=6', 'Shampoo']
+    """
+    short = [registry.parse(text)[0].rpartition(":")[2] for text in optimizers]
+    found = [
+        name if short.count(name) == 1 else text
+        for name, text in zip(short, optimizers, strict=True)
+    ]
+    safe = [re.sub(r"[^\w.=+-]+", "-", text).strip("-.") for text in found]
+    for label in safe:
+        if safe.count(label) > 1:
+            raise UserError(f"--optimizers names {label!r} twice with the same settings")
+    return safe
+
+
+def plan_comparison(
+    values: Mapping[str, Any], optimizers: Sequence[str], seeds: Iterable[int], out: Path | None
+) -> tuple[Path, list[Task]]:
+    """Return the folder and the runs of a comparison, ordered so that early results are paired."""
+    if not optimizers:
+        raise UserError("--optimizers names no optimizer")
+    try:
+        names = labels(optimizers)
+        recipes = [resolve(values, text) for text in optimizers]
+        for recipe in recipes:
+            registry.try_out(recipe.optimizer, recipe.settings)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    first = recipes[0]
+    shared = first.digest(without=("optimizer", "settings", "seed", "closure", "create_graph"))
+    folder = out or Path("runs") / f"{first.dataset}-{first.model}-{shared}"
+    tasks = [
+        Task(name, recipe.with_changes(seed=seed), folder / "runs" / name / f"seed-{seed}")
+        for seed in seeds
+        for name, recipe in zip(names, recipes, strict=True)
+    ]
+    for task in tasks:
+        check_folder(task.folder, task.recipe)
+    return folder, tasks
+
+
+def run_folder(recipe: Recipe) -> Path:
+    """Return where `lpsgd train` puts a run for which no folder was given."""
+    name = recipe.optimizer.rpartition(":")[2]
+    return Path("runs") / f"{recipe.dataset}-{recipe.model}-{name}-{recipe.digest()}"

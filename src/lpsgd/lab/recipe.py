@@ -1,0 +1,138 @@
+"""The recipe: everything that decides what a run computes, and nothing else.
+
+Two runs with equal recipes on the same machine give the same numbers. Where the data lie, how many
+runs go on at once, how often a checkpoint is written are not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.strict import encode
+from lpsgd.nearest import unknown
+
+
+class Recipe(BaseModel):
+    """One run: data, model, optimizer, schedule, numerics, seed."""
+
+    # built on first use: the command line only shows the fields when it prints help
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
+    data: dict[str, Any] = Field(
+        default_factory=dict, description="Options of the data set, such as `file` for text."
+    )
+    train_size: int | None = Field(None, gt=0, description="Use a stratified subset of this size.")
+    val_size: int = Field(0, ge=0, description="Images held out of the training set.")
+    test_size: int | None = Field(None, gt=0, description="Use this many test images.")
+    augment: bool = Field(True, description="Augment training images.")
+
+    model: str = Field("mlp", description="Network: mlp, vgg11, resnet18, resnet50, gpt.")
+    width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
+
+    optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="The optimizer's settings; those left out are filled in."
+    )
+    closure: bool = Field(False, description="Call `step(closure)`, as SAM needs.")
+    create_graph: bool = Field(False, description="Make gradients differentiable, as Sophia needs.")
+
+    epochs: int = Field(20, gt=0, description="Passes over the training set.")
+    batch_size: int = Field(128, gt=0, description="Examples in one optimizer step.")
+    accumulate: int = Field(1, gt=0, description="Parts in which a batch goes through the network.")
+    lr_schedule: Literal["cosine", "constant"] = Field("cosine", description="After the warm-up.")
+    warmup_epochs: float = Field(1.0, ge=0, description="Epochs of linear learning-rate warm-up.")
+    lr_end: float = Field(0.0, ge=0, le=1, description="Final learning rate / peak (cosine).")
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Smoothing of the targets.")
+    clip_norm: float | None = Field(None, gt=0, description="Clip the gradient to this l2 norm.")
+    ema: float = Field(0.0, ge=0, lt=1, description="Decay of averaged weights; 0 is off.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Autocast precision.")
+    compile: bool = Field(False, description="Use torch.compile.")
+    device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto takes a GPU if present.")
+    threads: int = Field(1, gt=0, description="CPU threads of a run; they change rounding.")
+    seed: int = Field(0, ge=0, lt=2**31, description="Of weights, batches and augmentation.")
+    train_eval_every: int = Field(
+        0,
+        ge=0,
+        description="Epochs between scores on the whole training set (and at the end); 0 never.",
+    )
+
+    @field_validator("data", "settings")
+    @classmethod
+    def _plain_values(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: _plain(name, value) for name, value in values.items()}
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Recipe:
+        if self.accumulate > self.batch_size:
+            raise ValueError(
+                f"accumulate={self.accumulate} is more than batch_size={self.batch_size}"
+            )
+        if self.precision == "fp16" and (self.closure or self.create_graph):
+            raise ValueError("closure and create_graph do not work with precision=fp16's scaling")
+        return self
+
+    def with_changes(self, **changes: Any) -> Recipe:
+        """Return a validated copy with some fields replaced."""
+        return make_recipe({**self.model_dump(), **changes})
+
+    def digest(self, *, without: tuple[str, ...] = ()) -> str:
+        """Eight hex digits that differ between different recipes."""
+        kept = {name: value for name, value in to_json(self).items() if name not in without}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def to_json(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as values of strict JSON; `make_recipe` takes them back."""
+    values: dict[str, Any] = encode(recipe.model_dump())
+    return values
+
+
+def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
+    """Validate ``values``; every mistake is named, unknown keys with the nearest known one."""
+    for key in values:
+        if key not in Recipe.model_fields:
+            raise UserError(f"{source}: {unknown('key', key, Recipe.model_fields)}")
+    try:
+        return Recipe(**values)
+    except ValidationError as error:
+        raise UserError(f"{source}: {_explain(error)}") from None
+
+
+def read_recipe_file(path: Path) -> dict[str, Any]:
+    """Read the keys of a TOML recipe; `make_recipe` validates them."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--recipe {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"--recipe {path}: not a TOML file: {error}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        lines.append(f"{where}={problem['input']!r}: {message}" if where else message)
+    return "; ".join(lines)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Check one option or setting; "inf" and "nan", as strict JSON spells them, become numbers."""
+    if isinstance(value, str) and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if isinstance(value, tuple | list):
+        return [_plain(name, item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{name}={value!r} is not a number, a string, true, false or a list of them")

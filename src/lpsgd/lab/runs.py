@@ -1,0 +1,195 @@
+"""A run's folder: config.json, environment.json, metrics.jsonl, checkpoints/, result.json.
+
+Everything after training reads only this folder. Each file is complete or absent; metrics.jsonl
+grows by whole lines, and a run that goes on from a checkpoint first cuts it back to what the
+checkpoint had seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.files import write_json
+from lpsgd.lab.recipe import Recipe, make_recipe, to_json
+from lpsgd.lab.strict import encode
+
+# What two equal runs may differ in: everything else in metrics.jsonl follows from the recipe.
+WALL_CLOCK_FIELDS = ("images_per_second", "seconds", "optimizer_seconds")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failed write into a message that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = f"the disk is full ({reason}); make room and give the same command again"
+        raise LabError(
+            f"cannot write to {folder}: {reason}. What was saved before is kept."
+        ) from error
+
+
+@dataclass(frozen=True)
+class MetricsMark:
+    """How much of metrics.jsonl a checkpoint has seen."""
+
+    size: int
+    sha256: str
+
+
+class Run:
+    """One run's folder, opened for training. Use `open_run`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.metrics_path = folder / "metrics.jsonl"
+        self.checkpoints = folder / "checkpoints"
+
+    def result(self) -> dict[str, Any] | None:
+        """Return how the run ended, or None while it has not."""
+        return read_result(self.folder)
+
+    def begin(self, recipe: Recipe, label: str, environment: Mapping[str, Any]) -> None:
+        """Record what is going to run, on what."""
+        with writing(self.folder):
+            if not (self.folder / "config.json").exists():
+                write_json(self.folder / "config.json", config(recipe, label))
+            write_json(self.folder / "environment.json", environment)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Record that the run ended; after this it is never trained again."""
+        with writing(self.folder):
+            write_json(self.folder / "result.json", encode(result))
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Add one line, whole or not at all."""
+        line = (json.dumps(encode(record), allow_nan=False) + "\n").encode()
+        with writing(self.folder):
+            handle = os.open(self.metrics_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                before = os.fstat(handle).st_size
+                try:
+                    _write_all(handle, line)
+                    os.fsync(handle)
+                except OSError:
+                    os.ftruncate(handle, before)
+                    raise
+            finally:
+                os.close(handle)
+
+    def mark_metrics(self) -> MetricsMark:
+        """Describe metrics.jsonl as it is now."""
+        data = self.metrics_path.read_bytes() if self.metrics_path.exists() else b""
+        return MetricsMark(len(data), hashlib.sha256(data).hexdigest())
+
+    def metrics_reach(self, mark: MetricsMark) -> bool:
+        """Tell whether metrics.jsonl still begins with what ``mark`` describes."""
+        data = self.metrics_path.read_bytes() if self.metrics_path.exists() else b""
+        return hashlib.sha256(data[: mark.size]).hexdigest() == mark.sha256
+
+    def cut_metrics(self, mark: MetricsMark) -> None:
+        """Drop the lines written after ``mark``: they will be computed again."""
+        with writing(self.folder):
+            if mark.size == 0:
+                self.metrics_path.unlink(missing_ok=True)
+            else:
+                os.truncate(self.metrics_path, mark.size)
+
+
+@contextmanager
+def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
+    """Create the folder or take up the one that is there, and hold it against other processes.
+
+    A folder that belongs to another recipe is an error and stays as it is.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"{folder} is in use by another process") from None
+        check_folder(folder, recipe)
+        with writing(folder):
+            for leftover in folder.rglob(".*.part"):  # of a process that was killed while writing
+                leftover.unlink(missing_ok=True)
+        try:
+            yield Run(folder)
+        finally:
+            # if the recipe turned out to be wrong before anything was written, leave no folder
+            with suppress(OSError):
+                folder.rmdir()
+    finally:
+        os.close(handle)
+
+
+def config(recipe: Recipe, label: str) -> dict[str, Any]:
+    """Return what config.json holds: the recipe, and its main parts where readers look for them."""
+    values = to_json(recipe)
+    shown = ("dataset", "model", "width", "seed", "epochs", "batch_size", "precision", "threads")
+    return {
+        "version": 1,
+        "label": label,
+        "optimizer": {"name": values["optimizer"], "settings": values["settings"]},
+        **{name: values[name] for name in shown},
+        "recipe": values,
+    }
+
+
+def check_folder(folder: Path, recipe: Recipe) -> None:
+    """Raise UserError if ``folder`` holds a run of another recipe or something else altogether."""
+    path = folder / "config.json"
+    if not path.exists():
+        present = folder.iterdir() if folder.is_dir() else ()
+        others = [p.name for p in present if not p.name.startswith(".")]
+        if others:
+            raise UserError(
+                f"{folder} holds other files ({', '.join(sorted(others)[:3])}) and no config.json: "
+                "choose another folder"
+            )
+        return
+    try:
+        # read as a recipe, so that a field which is newer than the folder has its default
+        stored = make_recipe(json.loads(path.read_text(encoding="utf-8"))["recipe"])
+    except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+        raise UserError(f"{path} cannot be read ({error}): choose another folder") from None
+    found, wanted = to_json(stored), to_json(recipe)
+    differences = [
+        f"{key} is {found[key]!r} there and {wanted[key]!r} here"
+        for key in sorted(wanted)
+        if found[key] != wanted[key]
+    ]
+    if differences:
+        raise UserError(
+            f"{folder} belongs to another recipe: {'; '.join(differences)}. Nothing was changed; "
+            "choose another folder with --out"
+        )
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Return result.json of a run's folder, or None where the run has not ended."""
+    try:
+        result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LabError(f"cannot read {folder / 'result.json'}: {error}") from error
+    return result
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]

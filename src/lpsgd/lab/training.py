@@ -1,0 +1,317 @@
+"""Take a run through its epochs: metrics, checkpoints, interruptions, divergence, the end."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lpsgd.lab import data as datasets
+from lpsgd.lab import precision
+from lpsgd.lab.checkpoint import CheckpointStore
+from lpsgd.lab.environment import describe_environment
+from lpsgd.lab.errors import LabError
+from lpsgd.lab.measure import state_bytes
+from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.runs import MetricsMark, Run, open_run, writing
+from lpsgd.lab.trainer import Diverged, Trainer, numerics
+
+if TYPE_CHECKING:
+    import torch
+
+    from lpsgd.lab.data import Data
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+
+class Interrupted(LabError):
+    """The run was asked to stop; it is saved and the same command goes on."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is carried out; none of this changes what it computes."""
+
+    root: Path | None = None
+    workers: int = 0
+    save_seconds: float = 60.0
+    tensorboard: bool = False
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    label: str | None = None,
+    options: RunOptions | None = None,
+    stop: threading.Event | None = None,
+    listen: Listener = lambda event: None,
+) -> dict[str, Any]:
+    """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return result.json.
+
+    A run that has ended is not trained again. Setting ``stop`` makes the run save and raise
+    `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end.
+    """
+    options = options or RunOptions()
+    with open_run(folder, recipe) as run:
+        result = run.result()
+        if result is None:
+            with numerics(recipe) as device:
+                precision.require(recipe.precision, device)
+                data = load_data(recipe, options, device)
+                trainer = Trainer(recipe, data, device)
+                environment = describe_environment(recipe.threads, str(device))
+                run.begin(recipe, label or recipe.optimizer, environment)
+                stop = stop or threading.Event()
+                result = _Session(trainer, run, options, stop, listen).run_all()
+        listen({"event": "end", **result})
+        return result
+
+
+def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
+    """Load the data of a recipe."""
+    return datasets.load(
+        recipe.dataset,
+        options.root,
+        seed=recipe.seed,
+        train_size=recipe.train_size,
+        val_size=recipe.val_size,
+        test_size=recipe.test_size,
+        batch_size=recipe.batch_size,
+        augment=recipe.augment,
+        device=str(device),
+        workers=options.workers,
+        **recipe.data,
+    )
+
+
+class _Session:
+    """A trainer with its folder: where in the epochs it is, and when it was last saved."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        run: Run,
+        options: RunOptions,
+        stop: threading.Event,
+        listen: Listener,
+    ) -> None:
+        self.trainer = trainer
+        self.run = run
+        self.options = options
+        self.stop = stop
+        self.listen = listen
+        self.epoch = 1
+        self.batch = 0
+        self.store = CheckpointStore(run.checkpoints, self._warn)
+        self.board: _Board | None = None
+        self._saved_at = self._told_at = time.perf_counter()
+        self._clock: float | None = None  # since when training time has not been added up
+
+    def run_all(self) -> dict[str, Any]:
+        self._resume()
+        if self.options.tensorboard:
+            self.board = _Board(self.run.folder, self.epoch)
+        trainer, recipe = self.trainer, self.trainer.recipe
+        self.listen(
+            {
+                "event": "start",
+                "step": trainer.step,
+                "total_steps": trainer.total_steps,
+                "epochs": recipe.epochs,
+                "parameters": sum(p.numel() for p in trainer.parameters),
+            }
+        )
+        try:
+            while self.epoch <= recipe.epochs:
+                self._train_epoch()
+                self._end_epoch()
+        except Diverged as failure:
+            return self._finish("diverged", str(failure), failure.facts)
+        finally:
+            if self.board is not None:
+                self.board.close()
+        last = self._save()
+        self.store.keep_only(last)
+        return self._finish("complete", None, {"step": trainer.step})
+
+    # ------------------------------------------------------------------ epochs
+
+    def _train_epoch(self) -> None:
+        trainer = self.trainer
+        self._clock = time.perf_counter()
+        for inputs, targets in trainer.data.train.epoch(self.epoch - 1, start=self.batch):
+            last = self.batch + 1 == trainer.steps_per_epoch
+            trainer.train_step(inputs, targets, measure=last)
+            self.batch += 1
+            self._between_steps()
+        trainer.settle()
+        self._add_seconds()
+        self._clock = None
+
+    def _between_steps(self) -> None:
+        now = time.perf_counter()
+        if now - self._told_at > 0.2:
+            self._told_at = now
+            self.listen({"event": "step", "step": self.trainer.step})
+        if self.stop.is_set():
+            self._save_and_leave()
+        if now - self._saved_at >= self.options.save_seconds:
+            self._save()
+
+    def _end_epoch(self) -> None:
+        record = self._evaluate()
+        self.run.append_metrics(record)
+        if self.board is not None:
+            self.board.add(record)
+        self.listen({"event": "epoch", **record})
+        if not math.isfinite(record["test_nll"]):
+            facts = {name: record[name] for name in ("step", "lr", "p")}
+            facts["gradient norm"] = record["grad_norm"]
+            raise Diverged(f"the test loss became {record['test_nll']}", facts)
+        self.epoch += 1
+        self.batch = 0
+        self.trainer.start_epoch()
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Return the epoch's line of metrics.jsonl. Evaluating changes no state."""
+        trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
+        score = partial(trainer.evaluate, between=self._between_batches)
+        every = recipe.train_eval_every
+        asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
+        whole = score(trainer.data.train.plain()) if asked else None
+        val = score(trainer.data.val.epoch(0)) if trainer.data.val is not None else None
+        test = score(trainer.data.test.epoch(0))
+        return {
+            "epoch": self.epoch,
+            "step": trainer.step,
+            "lr": sums.lr,
+            "p": sums.p,
+            "train_nll": sums.nll.item() / sums.examples,
+            "train_top1": 100 * sums.correct.item() / sums.examples,
+            "train_nll_eval": whole.nll if whole else None,
+            "val_nll": val.nll if val else None,
+            "val_top1": val.top1 if val else None,
+            "test_nll": test.nll,
+            "test_top1": test.top1,
+            "test_top5": test.top5,
+            "update_rms": sums.update_rms,
+            "grad_density": sums.grad_density,
+            "grad_norm": sums.grad_norm.item() / sums.steps,
+            "steps": sums.steps,
+            "images_per_second": sums.images / max(sums.seconds, 1e-9),
+            "seconds": sums.seconds,
+            "optimizer_seconds": sums.optimizer_seconds,
+        }
+
+    def _between_batches(self) -> None:
+        if self.stop.is_set():
+            self._save_and_leave()
+
+    # ------------------------------------------------------------------ files
+
+    def _resume(self) -> None:
+        for state in self.store.load():
+            mark = MetricsMark(**state["metrics"])
+            if not self.run.metrics_reach(mark):
+                self._warn(f"{self.run.metrics_path} lost lines; using an earlier checkpoint")
+                continue
+            self.run.cut_metrics(mark)
+            self.trainer.load_state_dict(state["trainer"])
+            self.epoch, self.batch = state["epoch"], state["batch"]
+            return
+        self.run.cut_metrics(MetricsMark(0, ""))
+
+    def _save(self) -> Path:
+        self.trainer.settle()
+        self._add_seconds()
+        state = {
+            "version": 1,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "trainer": self.trainer.state_dict(),
+            "metrics": asdict(self.run.mark_metrics()),
+        }
+        with writing(self.run.folder):
+            path = self.store.save(self.trainer.step, state)
+        self._saved_at = time.perf_counter()
+        if self._clock is not None:
+            self._clock = self._saved_at  # saving is not training
+        return path
+
+    def _add_seconds(self) -> None:
+        if self._clock is not None:
+            now = time.perf_counter()
+            self.trainer.sums.seconds += now - self._clock
+            self._clock = now
+
+    def _save_and_leave(self) -> None:
+        self._save()
+        raise Interrupted(
+            f"stopped at step {self.trainer.step} of {self.trainer.total_steps} and saved in "
+            f"{self.run.folder}; the same command goes on from there"
+        )
+
+    def _finish(self, state: str, reason: str | None, facts: dict[str, Any]) -> dict[str, Any]:
+        result = {
+            "state": state,
+            "epochs": self.epoch - 1,
+            "reason": reason,
+            "step": facts["step"],
+            "lr": facts.get("lr"),
+            "p": facts.get("p"),
+            "grad_norm": facts.get("gradient norm"),
+            "state_bytes": state_bytes(self.trainer.optimizer),
+            "parameters": sum(p.numel() for p in self.trainer.parameters),
+        }
+        self.run.finish(result)
+        return result
+
+    def _warn(self, text: str) -> None:
+        self.listen({"event": "warning", "text": text})
+
+
+class _Board:
+    """The same numbers for TensorBoard."""
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # what was written of epochs that are now trained again is hidden
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
+
+    def add(self, record: dict[str, Any]) -> None:
+        for name, value in record.items():
+            if isinstance(value, int | float) and name not in ("epoch", "step"):
+                self._writer.add_scalar(name, value, record["epoch"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Give an event that SIGTERM and Ctrl-C set; a second signal ends the process at once."""
+    event = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: object) -> None:
+        event.set()
+        for known in before:
+            signal.signal(known, signal.SIG_DFL)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

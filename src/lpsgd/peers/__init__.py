@@ -1,0 +1,36 @@
+"""The optimizers that the paper speaks of, to compare LPSGD with; ``registry`` describes all.
+
+>>> import torch
+>>> from lpsgd.peers import Lion
+>>> model = torch.nn.Linear(10, 1)
+>>> optimizer = Lion(model.parameters(), lr=1e-4, weight_decay=0.1)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lpsgd.lazy import lazily
+
+if TYPE_CHECKING:
+    from lpsgd.peers.gradual import GSGD as GSGD
+    from lpsgd.peers.lion import Lion as Lion
+    from lpsgd.peers.lion import LionK as LionK
+    from lpsgd.peers.power import PowerSGDM as PowerSGDM
+    from lpsgd.peers.sign import SignSGD as SignSGD
+    from lpsgd.peers.sign import Signum as Signum
+    from lpsgd.peers.stacey import Stacey as Stacey
+
+_HOMES = {
+    "SignSGD": "sign",
+    "Signum": "sign",
+    "Lion": "lion",
+    "LionK": "lion",
+    "GSGD": "gradual",
+    "Stacey": "stacey",
+    "PowerSGDM": "power",
+}
+
+__all__ = ["GSGD", "Lion", "LionK", "PowerSGDM", "SignSGD", "Signum", "Stacey"]
+
+__getattr__, __dir__ = lazily(__name__, _HOMES)

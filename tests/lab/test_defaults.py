@@ -1,0 +1,64 @@
+"""The searched defaults: fair, usable, and found for what was not searched."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from importlib.resources import files
+
+import pytest
+
+from lpsgd.lab import cli, defaults
+from lpsgd.lab.plan import resolve
+from lpsgd.peers import registry
+
+ENTRIES = json.loads(files("lpsgd.lab").joinpath("defaults.json").read_text())["entries"]
+
+
+def test_every_optimizer_of_a_setting_had_as_many_trials() -> None:
+    trials = defaultdict(set)
+    for entry in ENTRIES:
+        trials[entry["dataset"], entry["model"]].add(entry["trials"])
+        assert entry["command"].startswith("python scripts/find_defaults.py")
+    assert ("digits", "mlp") in trials
+    assert all(len(counts) == 1 for counts in trials.values())
+
+
+@pytest.mark.parametrize(
+    "entry", ENTRIES, ids=lambda e: f"{e['dataset']}-{e['model']}-{e['optimizer']}"
+)
+def test_recipes_are_filled_in_with_them(entry: dict[str, str]) -> None:
+    registry.check_settings(entry["optimizer"], entry["settings"])  # type: ignore[arg-type]
+    recipe = resolve({"dataset": entry["dataset"], "model": entry["model"]}, entry["optimizer"])
+    assert recipe.settings | entry["settings"] == recipe.settings  # type: ignore[operator]
+
+
+def test_the_nearest_searched_setting_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry(dataset: str, model: str, lr: float) -> dict[str, object]:
+        return {"dataset": dataset, "model": model, "optimizer": "sgd", "settings": {"lr": lr}}
+
+    searched = [entry("digits", "mlp", 1.0), entry("digits", "vgg11", 2.0)]
+    searched += [entry("cifar10", "vgg11", 3.0)]
+    monkeypatch.setattr(defaults, "_entries", lambda: searched)
+    find = defaults.default_settings
+    assert find("digits", "mlp", "sgd") == {"lr": 1.0}
+    assert find("cifar10", "vgg11", "sgd") == {"lr": 3.0}
+    assert find("cifar10", "resnet50", "sgd") == {"lr": 3.0}
+    assert find("cifar100", "mlp", "sgd") == {}
+    assert find("text", "gpt", "sgd") == {}
+    assert find("digits", "mlp", "adamw") == {}
+    # what the user gives wins over what was searched, and that over the registry
+    recipe = resolve({"dataset": "digits", "model": "mlp"}, "sgd:momentum=0.5")
+    assert (recipe.settings["lr"], recipe.settings["momentum"]) == (1.0, 0.5)
+
+
+def test_bench_lists_and_runs_the_benchmarks(
+    tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench"]) == 0
+    assert "training" in capsys.readouterr().out
+    assert cli.main(["bench", "trainig"]) == 2
+    assert "did you mean 'training'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "training", "no-such-part"])
+    assert "unknown part 'no-such-part'" in capsys.readouterr().err
