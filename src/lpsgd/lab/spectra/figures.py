@@ -1,0 +1,233 @@
+"""Three views of spectra: one density, its evolution over epochs, and the layers side by side."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import sqrt
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lpsgd.curvature.lanczos import Array
+from lpsgd.curvature.spectrum import SpectralDensity
+from lpsgd.lab.files import write_bytes
+
+Record = Mapping[str, Any]
+Scale = Literal["linear", "asinh"]
+
+_INK, _MUTED, _BULK, _OUTLIER = "#1b1f24", "#6b7480", "#2f6db3", "#c8372d"
+_WIDTH = 6.4  # inches: a text column
+# Width of the kernel in ridges, as a share of the axis; on an asinh axis the nodes stand wider.
+_BLUR = {"linear": 0.004, "asinh": 0.014}
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.edgecolor": _MUTED,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "legend.frameon": False,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "svg.hashsalt": "lpsgd",  # the same figure gives the same file
+}
+
+
+def density_figure(record: Record) -> Figure:
+    """The spectral density on a log axis, with the discrete outliers marked."""
+    density, numbers = SpectralDensity.from_dict(record), record["statistics"]
+    with _canvas(_WIDTH, 3.4) as figure:
+        axes = figure.add_subplot()
+        grid, height = density.smoothed()
+        # The height of one eigenvalue's bump: below it the curve is the tail of the kernel.
+        single = 1 / (density.dimension * density.default_width * sqrt(2 * np.pi))
+        floor = single / 10
+        axes.fill_between(grid, floor, np.maximum(height, floor), color=_BULK, alpha=0.25, lw=0)
+        axes.plot(grid, np.maximum(height, floor), color=_BULK, lw=1.2)
+        axes.axhline(single, color=_MUTED, lw=0.7, ls=(0, (4, 3)))
+        axes.annotate(
+            f"one eigenvalue of {density.dimension:,}",
+            (1, single),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            color=_MUTED,
+            fontsize=7.5,
+            xytext=(0, 2),
+            textcoords="offset points",
+            bbox={"facecolor": "white", "alpha": 0.75, "lw": 0, "pad": 1},
+        )
+        if _mark_outliers(axes, numbers, floor, "^", size=6, label=_outlier_label(numbers)):
+            axes.legend(loc="upper right")
+        axes.set_yscale("log")
+        axes.set_ylim(floor, float(height.max()) * 3)
+        axes.set_xlabel("eigenvalue λ")
+        axes.set_ylabel("density")
+        axes.set_title(
+            f"{_matrix(record)} at epoch {record['epoch']}:  "
+            f"λ from {numbers['lambda_min']:.3g} to {numbers['lambda_max']:.3g},  "
+            f"anisotropy {_short(numbers['anisotropy'])}"
+        )
+    return figure
+
+
+def evolution_figure(records: Sequence[Record], scale: Scale = "linear") -> Figure:
+    """Every spectrum of a run: the eigenvalue across, the epoch up (the paper's Figure 1).
+
+    A ridge's height is the logarithm of the number of eigenvalues near a value; dots are outliers.
+    """
+    if not records:
+        raise ValueError("records must hold at least one measurement")
+    with _canvas(_WIDTH, min(2.2 + 0.3 * len(records), 8.0)) as figure:
+        axes = figure.add_subplot()
+        shades = colormaps["viridis"](np.linspace(0.08, 0.8, len(records)))
+        _ridges(axes, records, scale, list(shades))
+        axes.set_yticks(range(len(records)), [str(record["epoch"]) for record in records])
+        axes.set_ylabel("epoch")
+        last = records[-1]
+        axes.set_title(
+            f"{_matrix(last)}, {last['parameters']:,} parameters, batch norm: {last['batchnorm']}"
+        )
+    return figure
+
+
+def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
+    """The spectrum of each layer's block, first layer on top; eigenvalues on an asinh axis."""
+    layers: Mapping[str, Record] = record.get("layers") or {}
+    if not layers:
+        raise ValueError(f"the record of epoch {record.get('epoch')} has no layers")
+    names = list(layers)[::-1]
+    with _canvas(_WIDTH, min(1.4 + 0.32 * len(names), 11.0)) as figure:
+        axes = figure.add_subplot()
+        _ridges(axes, [layers[name] for name in names], scale, [_BULK] * len(names))
+        axes.set_yticks(range(len(names)), [name or "(model)" for name in names])
+        for position, name in enumerate(names):
+            axes.annotate(
+                f"{layers[name]['parameters']:,}",
+                (1.01, position),
+                xycoords=("axes fraction", "data"),
+                fontsize=7,
+                color=_MUTED,
+                va="bottom",
+            )
+        axes.annotate(
+            "parameters",
+            (1.01, len(names) - 0.2),
+            xycoords=("axes fraction", "data"),
+            fontsize=7,
+            color=_MUTED,
+            annotation_clip=False,
+        )
+        axes.set_title(f"Blocks of the {_matrix(record)} at epoch {record['epoch']}")
+    return figure
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write ``stem.svg`` and ``stem.png`` (300 dpi), each whole or not at all."""
+    written = []
+    for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 300})):
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(_STYLE):
+            figure.savefig(buffer, format=suffix[1:], **options)
+        path = stem.with_name(stem.name + suffix)
+        write_bytes(path, buffer.getvalue())
+        written.append(path)
+    return written
+
+
+def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequence[Any]) -> None:
+    densities = [SpectralDensity.from_dict(record) for record in records]
+    values = np.concatenate([nodes for density in densities for nodes in density.nodes])
+    unit = float(np.abs(values).max()) or 1.0
+    forward, backward = _transform(scale, unit)
+    low, high = float(forward(values.min())), float(forward(values.max()))
+    margin = 4 * _BLUR[scale] * (high - low) or 0.1
+    positions = np.linspace(low - margin, high + margin, 1600)
+    counts = [
+        _counts(density, forward, positions, _BLUR[scale] * np.ptp(positions))
+        for density in densities
+    ]
+    tallest = max(float(count.max()) for count in counts) or 1.0
+    lift = 1.7 / tallest  # ridges may reach into the next row but not hide it
+    for row, (record, count, color) in enumerate(zip(records, counts, colors, strict=True)):
+        depth = len(records) - row  # the lower row in front
+        height = row + lift * count
+        axes.fill_between(
+            backward(positions), row, height, color=color, alpha=0.75, lw=0, zorder=depth
+        )
+        axes.plot(backward(positions), height, color="white", lw=0.8, zorder=depth + 0.1)
+        label = "isolated eigenvalues (outliers)" if row == 0 else ""
+        _mark_outliers(axes, record["statistics"], row, "o", size=3.2, label=label)
+    if scale == "asinh":
+        axes.set_xscale("asinh", linear_width=_linear_width(unit))
+    axes.set_xlim(backward(positions[0]), backward(positions[-1]))
+    axes.set_ylim(-0.3, len(records) + 0.9)
+    axes.axvline(0, color=_MUTED, lw=0.6, zorder=0)
+    axes.grid(axis="x", color="#e4e7eb", lw=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("eigenvalue λ" + (" (asinh scale)" if scale == "asinh" else ""))
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, fontsize=7.5)
+
+
+def _mark_outliers(
+    axes: Axes, numbers: Mapping[str, Any], height: float, marker: str, *, size: float, label: str
+) -> bool:
+    """Mark each isolated eigenvalue at ``height``; say whether there was any."""
+    values = [*numbers["outliers"], *numbers["negative_outliers"]]
+    style: Any = {"color": _OUTLIER, "mec": "white", "mew": 0.5, "ls": "", "zorder": 1000}
+    axes.plot(
+        values, [height] * len(values), marker=marker, ms=size, clip_on=False, label=label, **style
+    )
+    return bool(values)
+
+
+def _counts(density: SpectralDensity, forward: Any, positions: Array, width: float) -> Array:
+    """log10(1 + number of eigenvalues within about ``width``), along the axis."""
+    theta, omega = density.merged()
+    offset = (positions[:, None] - forward(theta)[None, :]) / width
+    number = density.dimension * (np.exp(-0.5 * offset**2) @ omega)
+    return np.asarray(np.log10(1 + number))
+
+
+def _linear_width(unit: float) -> float:
+    return unit * 1e-3
+
+
+def _transform(scale: Scale, unit: float) -> tuple[Any, Any]:
+    if scale == "linear":
+        return (lambda value: value), (lambda value: value)
+    if scale != "asinh":
+        raise ValueError(f"scale must be 'linear' or 'asinh', not {scale!r}")
+    width = _linear_width(unit)
+    return (lambda value: np.arcsinh(value / width)), (lambda value: width * np.sinh(value))
+
+
+def _matrix(record: Record) -> str:
+    return {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[record["kind"]]
+
+
+def _outlier_label(numbers: Mapping[str, Any]) -> str:
+    above, below = len(numbers["outliers"]), len(numbers["negative_outliers"])
+    return f"outliers: {above} above the bulk" + (f", {below} below" if below else "")
+
+
+def _short(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3g}"
+
+
+@contextmanager
+def _canvas(width: float, height: float) -> Iterator[Figure]:
+    with matplotlib.rc_context(_STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")

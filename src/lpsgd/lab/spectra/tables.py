@@ -1,0 +1,80 @@
+"""The numbers behind the figures, as CSV for people and JSON for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lpsgd.lab.files import write_json, write_text
+
+Record = Mapping[str, Any]
+
+
+def write_tables(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Write ``spectrum.csv`` (statistics), ``nodes.csv`` (the quadratures) and ``spectrum.json``.
+
+    Rows whose layer is empty are of the whole network.
+    """
+    rows = list(_statistics(records))
+    paths = [folder / name for name in ("spectrum.csv", "nodes.csv", "spectrum.json")]
+    write_text(paths[0], _csv(rows))
+    write_text(paths[1], _csv(list(_nodes(records))))
+    write_json(paths[2], rows)
+    return paths
+
+
+def _parts(record: Record) -> Iterator[tuple[str, Record]]:
+    yield "", record
+    yield from record.get("layers", {}).items()
+
+
+def _statistics(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        densities = {
+            "": record["gradient_density"]["overall"],
+            **record["gradient_density"]["layers"],
+        }
+        for layer, part in _parts(record):
+            yield {
+                "epoch": record["epoch"],
+                "layer": layer,
+                "kind": record["kind"],
+                "batchnorm": record["batchnorm"],
+                "samples": record["samples"],
+                "parameters": part["parameters"],
+                **part["statistics"],
+                "gradient_density": densities.get(layer),
+            }
+
+
+def _nodes(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        for layer, part in _parts(record):
+            runs = zip(part["nodes"], part["weights"], part["residuals"], strict=True)
+            for probe, run in enumerate(runs):
+                for node, weight, residual in zip(*run, strict=True):
+                    yield {
+                        "epoch": record["epoch"],
+                        "layer": layer,
+                        "probe": probe,
+                        "node": node,
+                        "weight": weight,
+                        "residual": residual,
+                    }
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    fields = list(dict.fromkeys(name for row in rows for name in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fields, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return " ".join(repr(item) for item in value) if isinstance(value, list) else value
