@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
+Observer = Callable[[Trainer, int], None]
 
 
 class Interrupted(LabError):
@@ -54,11 +55,14 @@ def train(
     options: RunOptions | None = None,
     stop: threading.Event | None = None,
     listen: Listener = lambda event: None,
+    observe: Observer = lambda trainer, epoch: None,
 ) -> dict[str, Any]:
     """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return result.json.
 
     A run that has ended is not trained again. Setting ``stop`` makes the run save and raise
-    `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end.
+    `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end. ``observe``
+    is called with the trainer before training (epoch 0) and after every epoch, again for epochs
+    that a resumed run repeats; it must not change the trainer's state.
     """
     options = options or RunOptions()
     with open_run(folder, recipe) as run:
@@ -71,7 +75,7 @@ def train(
                 environment = describe_environment(recipe.threads, str(device))
                 run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
-                result = _Session(trainer, run, options, stop, listen).run_all()
+                result = _Session(trainer, run, options, stop, listen, observe).run_all()
         listen({"event": "end", **result})
         return result
 
@@ -103,12 +107,14 @@ class _Session:
         options: RunOptions,
         stop: threading.Event,
         listen: Listener,
+        observe: Observer,
     ) -> None:
         self.trainer = trainer
         self.run = run
         self.options = options
         self.stop = stop
         self.listen = listen
+        self.observe = observe
         self.epoch = 1
         self.batch = 0
         self.store = CheckpointStore(run.checkpoints, self._warn)
@@ -131,6 +137,8 @@ class _Session:
             }
         )
         try:
+            if trainer.step == 0:
+                self.observe(trainer, 0)
             while self.epoch <= recipe.epochs:
                 self._train_epoch()
                 self._end_epoch()
@@ -177,6 +185,7 @@ class _Session:
             facts = {name: record[name] for name in ("step", "lr", "p")}
             facts["gradient norm"] = record["grad_norm"]
             raise Diverged(f"the test loss became {record['test_nll']}", facts)
+        self.observe(self.trainer, self.epoch)
         self.epoch += 1
         self.batch = 0
         self.trainer.start_epoch()
