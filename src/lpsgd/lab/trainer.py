@@ -304,7 +304,9 @@ def spare_vectors(optimizer: torch.optim.Optimizer) -> None:
         matrices = [p for p in group["params"] if p.ndim >= 2]
         if vectors and matrices:
             group["params"] = matrices
-            spared = {key: 0.0 for key in ("weight_decay", "decoupled_decay") if key in group}
+            spared: dict[str, Any] = {
+                key: 0.0 for key in ("weight_decay", "decoupled_decay") if key in group
+            }
             optimizer.add_param_group({**group, **spared, "params": vectors})
 
 

@@ -107,11 +107,11 @@ CPU = Scale(
     widths={"VGG-11": 16, "ResNet-18": 16, "ResNet-50": 8},
 )
 
-_DIGITS = Place("digits", "128 handwritten digits", (1, 32, 32), 10, 128, 64, 4, subset=True)
+_DIGITS = Place("digits", "96 handwritten digits", (1, 32, 32), 10, 96, 64, 4, subset=True)
 
 SMOKE = Scale(
     name="smoke",
-    summary="a try of the machinery in under a minute: tiny networks, four epochs of four batches, "
+    summary="a try of the machinery in under a minute: tiny networks, four epochs of three batches, "
     "the digits that come with scikit-learn in the place of CIFAR, generated noise in the place of "
     "ImageNet.",
     seeds=2,
@@ -123,14 +123,14 @@ SMOKE = Scale(
             "generated noise",
             (3, 32, 32),
             10,
-            128,
+            96,
             64,
             4,
             {"shape": [3, 32, 32], "classes": 10},
             subset=True,
         ),
     },
-    widths=_even(4),
+    widths=_even(8),  # below 8 the CPU's channels_last convolutions are not to be trusted
     batch_size=32,
     horizons=(5, 16, 50, 158, 500, 1581, 5000),
     lanczos=8,

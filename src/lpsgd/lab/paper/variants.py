@@ -24,7 +24,7 @@ class WholeFactorLPSGDM(LPSGDM):
     """
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """One step; the factor is that of the momentum after this gradient."""
         with self._scaled(float(self.factor())):
             return super().step(closure)
