@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab.commands import bench, compare, data, optimizers, report, train
+from lpsgd.lab.commands import bench, compare, data, optimizers, report, reproduce, train
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(compare.compare)
 app.command()(train.train)
 app.command()(report.report)
+app.command()(reproduce.reproduce)
 app.command()(optimizers.optimizers)
 app.command(
     # what follows the benchmark's name is the benchmark's own

@@ -1,4 +1,4 @@
-"""Learning curves of several runs: the mean over seeds with a band from the lowest to the highest."""
+"""Learning curves: the mean over seeds with a band from the lowest to the highest."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def draw(
         colour, dash = styles[label]
         epochs = np.array(found.epochs)
         axes.fill_between(epochs, found.low, found.high, color=colour, alpha=0.2, lw=0)
-        axes.plot(epochs, found.mean, color=colour, ls=dash, label=label)  # type: ignore[arg-type]
+        axes.plot(epochs, found.mean, color=colour, ls=dash, label=label)
         if len(epochs) == 1:
             axes.plot(epochs, found.mean, "o", color=colour, ms=4)
     axes.set_xlabel("epoch")

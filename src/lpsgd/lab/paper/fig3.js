@@ -263,7 +263,7 @@
       } }));
   landscapes.forEach(build);
 
-  // --- playing, saving, theme ------------------------------------------------------------------
+  // --- playing, saving ------------------------------------------------------------------
   const play = document.getElementById("play");
   let playing = null;
   function stop() {
@@ -302,18 +302,5 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   });
 
-  const themes = ["system", "light", "dark"];
-  let theme = "system";
-  try { theme = localStorage.getItem("lpsgd-theme") || "system"; } catch { /* storage is off */ }
-  function applyTheme() {
-    document.documentElement.dataset.theme = theme;
-    document.getElementById("theme").textContent = `Theme: ${theme}`;
-  }
-  document.getElementById("theme").addEventListener("click", () => {
-    theme = themes[(themes.indexOf(theme) + 1) % themes.length];
-    try { localStorage.setItem("lpsgd-theme", theme); } catch { /* storage is off */ }
-    applyTheme();
-  });
-  applyTheme();
   draw();
 })();

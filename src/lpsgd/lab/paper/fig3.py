@@ -172,12 +172,13 @@ def _losses(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) ->
 
 def page() -> str:
     """The interactive page: one file, no network, the same formulas as the optimizers'."""
-    script = _asset("fig3.js")
+    theme, script = _asset("theme.js"), _asset("fig3.js")
     style = (resources.files("lpsgd.lab.report") / "page.css").read_text(encoding="utf-8")
     return Template(_asset("fig3.html")).substitute(
-        policy=content_policy([script]),
+        policy=content_policy([theme, script]),
         style=style + _asset("fig3.css"),
         data=embedded_json(_page_data()),
+        theme=theme,
         script=script,
     )
 

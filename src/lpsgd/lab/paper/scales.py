@@ -111,7 +111,7 @@ _DIGITS = Place("digits", "96 handwritten digits", (1, 32, 32), 10, 96, 64, 4, s
 
 SMOKE = Scale(
     name="smoke",
-    summary="a try of the machinery in under a minute: tiny networks, four epochs of three batches, "
+    summary="a try of the machinery within a minute: tiny networks, four epochs of three batches, "
     "the digits that come with scikit-learn in the place of CIFAR, generated noise in the place of "
     "ImageNet.",
     seeds=2,

@@ -1,8 +1,8 @@
-"""Two forms of LPSGDM that only the paper's questions need, reached by their import paths."""
+"""Forms of LPSGDM that only the paper's open questions need, reached by their import paths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,46 +10,71 @@ import torch
 from torch import Tensor, nn
 
 from lpsgd import LPSGDM, CosineP
-from lpsgd.geometry import dual_exponent, lp_norm, rho
+from lpsgd.geometry import (
+    Exponent,
+    Normalize,
+    dual_exponent,
+    lp_direction,
+    lp_norm,
+    normalized_direction,
+    rho,
+    rms,
+)
 
-WHOLE_FACTOR = f"{__name__}:whole_factor"
+MATCHED = f"{__name__}:matched"
 HELD = f"{__name__}:held"
+LENGTHS = ("rms", "dual", "whole")
 
 
-class WholeFactorLPSGDM(LPSGDM):
-    r"""LPSGDM with the factor of the paper's equation ``core`` left in: lr times
-    :math:`\|m\|_q^{\rho}`, the norm taken over all parameters together.
+class MatchedLPSGDM(LPSGDM):
+    r"""LPSGDM with another length of step, its first step as long as the paper's.
 
+    ``length`` is ``"rms"`` or ``"dual"`` (``normalize``, per tensor), or ``"whole"``: the factor of
+    the paper's equation ``core``, :math:`\|m\|_q^{\rho}` over all parameters together. At the first
+    step the learning rate is scaled once for all so that the update has the root mean square
+    that the paper's rule would give; from then on only the geometry and the length rule differ.
     The decay (1 - lr*wd) keeps the plain learning rate.
     """
 
+    def __init__(self, params: Any, *, length: str, **settings: Any) -> None:
+        if length not in LENGTHS:
+            raise ValueError(f"length={length!r}: allowed: {', '.join(LENGTHS)}")
+        lengths: dict[str, Normalize] = {"rms": "rms", "dual": "dual"}
+        super().__init__(params, normalize=lengths.get(length), **settings)
+        for group in self.param_groups:
+            group["match"] = None  # of the first step; a checkpoint keeps it
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step; the factor is that of the momentum after this gradient."""
-        with self._scaled(float(self.factor())):
+        """One step; its factors are those of the momentum after this gradient."""
+        group, p = self.param_groups[0], self._coming_p()
+        momenta = list(self._coming_momenta())
+        factor = self._whole_factor(momenta, p) if group["normalize"] is None else 1.0
+        if group["match"] is None:
+            paper = _length([lp_direction(m, p, group["eps"]) for m in momenta])
+            own = [normalized_direction(m, p, group["eps"], group["normalize"]) for m in momenta]
+            for each in self.param_groups:
+                each["match"] = paper / (_length(own) * factor)
+        with self._scaled(factor * group["match"]):
             return super().step(closure)
 
-    def factor(self) -> Tensor:
-        """||m||_q^rho over all parameters, of the momentum that the next step will use."""
+    def _whole_factor(self, momenta: Sequence[Tensor], p: Exponent) -> float:
+        everything = torch.cat([m.flatten() for m in momenta])
+        return float(lp_norm(everything, dual_exponent(p)) ** rho(p))
+
+    def _coming_p(self) -> Exponent:
         group = self.param_groups[0]
         schedule = group["p_schedule"]
-        p = schedule(self._count()) if schedule is not None else group["p"]
-        parts = [m.flatten() for m in self._next_momenta()]
-        factor: Tensor = lp_norm(torch.cat(parts), dual_exponent(p)) ** rho(p)
-        return factor
+        taken = next((int(state["step"]) for state in self.state.values()), 0)
+        p: Exponent = group["p"] if schedule is None else schedule(taken)
+        return p
 
-    def _count(self) -> int:
-        for state in self.state.values():
-            return int(state["step"])
-        return 0
-
-    def _next_momenta(self) -> Iterator[Tensor]:
+    def _coming_momenta(self) -> Iterator[Tensor]:
         for group in self.param_groups:
             for param in group["params"]:
-                if param.grad is None:
-                    continue
-                m = self.state.get(param, {}).get("momentum_buffer", torch.zeros_like(param))
-                yield torch.lerp(param.grad, m, group["momentum"])
+                if param.grad is not None:
+                    m = self.state.get(param, {}).get("momentum_buffer", torch.zeros_like(param))
+                    yield torch.lerp(param.grad, m, group["momentum"])
 
     @contextmanager
     def _scaled(self, factor: float) -> Iterator[None]:
@@ -63,6 +88,10 @@ class WholeFactorLPSGDM(LPSGDM):
         finally:
             for group, (lr, decay) in zip(self.param_groups, kept, strict=True):
                 group["lr"], group["weight_decay"] = lr, decay
+
+
+def _length(directions: Sequence[Tensor]) -> float:
+    return float(rms(torch.cat([u.flatten() for u in directions])))
 
 
 class HeldCosineP:
@@ -79,12 +108,18 @@ class HeldCosineP:
         return self.cosine(max(0, int(step) - self.held_steps))
 
 
-def whole_factor(
-    model: nn.Module, *, p: float, total_epochs: int, steps_per_epoch: int, **settings: Any
-) -> WholeFactorLPSGDM:
-    """`WholeFactorLPSGDM` with the paper's cosine."""
+def matched(
+    model: nn.Module,
+    *,
+    length: str,
+    p: float,
+    total_epochs: int,
+    steps_per_epoch: int,
+    **settings: Any,
+) -> MatchedLPSGDM:
+    """`MatchedLPSGDM` with the paper's cosine."""
     schedule = CosineP(p, total_epochs=total_epochs, steps_per_epoch=steps_per_epoch)
-    return WholeFactorLPSGDM(model.parameters(), p=schedule, **settings)
+    return MatchedLPSGDM(model.parameters(), length=length, p=schedule, **settings)
 
 
 def held(
