@@ -199,7 +199,7 @@ def test_methods_can_be_hidden_and_the_end_moved(tab: Any) -> None:
 def test_playing_ends_at_the_last_step(tab: Any) -> None:
     move(tab, "shown", 95)
     tab.click("#play")
-    tab.wait_for_function("document.getElementById('shown').value === '100'", timeout=20_000)
+    tab.get_by_text("at step 100").first.wait_for(timeout=20_000)
     assert tab.inner_text("#play") == "Play"
 
 

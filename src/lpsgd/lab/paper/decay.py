@@ -74,6 +74,10 @@ def draw(options: Options) -> Document:
             "versions whose first steps are equally long:"
         ),
         text(*(f"{label}: {meaning}" for label, meaning in LABELS.items())),
+        text(
+            "The factor over all parameters is about (d^(1/q) |m|)^ρ for d parameters of size |m|: "
+            "where that is above 1 it adds to the decay, since it is 1 at p = 2."
+        ),
         Picture(
             "decay",
             "(a) Root mean square of the update at the end of each epoch. (b) The same divided by "

@@ -37,8 +37,12 @@ def _task(dataset: str, model: str, options: Options) -> Task:
 
 
 def _kind(options: Options) -> str:
-    chosen = options.choices
-    return f"curvature-{chosen['fig1-batchnorm']}-{chosen['fig1-samples']}"
+    return f"curvature-{options.choices['fig1-batchnorm']}-{_samples(options)}"
+
+
+def _samples(options: Options) -> int:
+    asked: int = options.choices["fig1-samples"]
+    return min(asked, options.scale.hessian_samples or asked)
 
 
 def execute(options: Options, tasks: Sequence[Task], run_options: RunOptions) -> None:
@@ -76,8 +80,9 @@ def _observer(task: Task, every: int, options: Options) -> Callable[[Trainer, in
                     trainer.data.train.plain(),
                     task.folder,
                     every=every,
-                    samples=min(options.choices["fig1-samples"], trainer.data.train.size),
+                    samples=min(_samples(options), trainer.data.train.size),
                     batchnorm=options.choices["fig1-batchnorm"],
+                    probes=options.scale.probes,
                     lanczos=options.scale.lanczos,
                     chunk=task.recipe.batch_size,
                     diagonal_probes=0,
@@ -113,7 +118,7 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
     document.add(
         text(
             f"Trained with {chosen['fig1-optimizer']} and its row of the tables; the Hessian of "
-            f"the training loss over {chosen['fig1-samples']} images at most, batch norm in "
+            f"the training loss over {_samples(options)} images at most, batch norm in "
             f"{chosen['fig1-batchnorm']} mode, by Lanczos. The paper names none of these."
         )
     )

@@ -100,9 +100,11 @@ def _values(
 
 def draw(dataset: str, name: str, options: Options, tasks: Sequence[Task]) -> Document:
     """The table in the paper's layout, the differences where they may be shown, the curves."""
-    scale, number_ = options.scale, name.removeprefix("table")
+    scale, number_ = options.scale, name[-1]
     found = list(entries(dataset, options))
-    title = f"Table {number_}: image classification on {tables.DATASETS[dataset]}"
+    title = f"Table {number_}: image classification"
+    if scale.comparable:
+        title += f" on {tables.DATASETS[dataset]}"
     document = Document(name, scale.title(title, (dataset,)))
     if not scale.comparable:
         document.add(text(scale.note()))

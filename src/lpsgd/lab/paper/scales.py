@@ -39,7 +39,11 @@ class Scale:
     """Instead of the tables' 128."""
     horizons: tuple[int, ...] = (100, 316, 1000, 3162, 10_000, 31_623, 100_000)
     """The T of the theorems' check."""
+    probes: int = 2
+    """Lanczos runs behind each spectrum of Fig. 1."""
     lanczos: int = 64
+    hessian_samples: int | None = None
+    """At most so many images for Fig. 1's Hessian; None leaves it to the choice."""
 
     @property
     def comparable(self) -> bool:
@@ -133,7 +137,9 @@ SMOKE = Scale(
     widths=_even(8),  # below 8 the CPU's channels_last convolutions are not to be trusted
     batch_size=32,
     horizons=(5, 16, 50, 158, 500, 1581, 5000),
-    lanczos=8,
+    probes=1,
+    lanczos=6,
+    hessian_samples=32,
 )
 
 SCALES = {scale.name: scale for scale in (PAPER, CPU, SMOKE)}
