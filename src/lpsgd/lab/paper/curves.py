@@ -89,14 +89,6 @@ def rows(
 COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
 
 
-def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs grouped by their labels, in order of appearance."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
-
-
 def endings(groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[tuple[Cell, ...]]:
     """For each label: complete runs, diverged runs, mean and deviation at the last epoch."""
     from lpsgd.lab.stats import summarise

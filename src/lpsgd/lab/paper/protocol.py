@@ -120,7 +120,8 @@ def _held(
 def tasks_for(recipe: Recipe, label: str, options: Options, *, kind: str = "runs") -> list[Task]:
     """One task for each seed. Targets that need the same run share its folder."""
     network = f"{recipe.dataset}-{recipe.model}"
-    name = f"{label}-{recipe.digest(without=('seed',))}"
+    # named after what is trained, not after the target's label for it
+    name = f"{recipe.optimizer.rpartition(':')[2]}-{recipe.digest(without=('seed',))}"
     folder = options.out / kind / network / name
     return [
         Task(label, recipe.with_changes(seed=seed), folder / f"seed-{seed}")
