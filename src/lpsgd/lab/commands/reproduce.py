@@ -156,7 +156,7 @@ def _make(
         with writing(options.out):
             files += write(document, options.folder(target.name))
     if everything:
-        title = options.scale.title("The paper, reproduced")
+        title = f"The paper's results at {options.scale.name} scale"
         with writing(options.out):
             files.append(write_page(documents, missing, title, options.out))
     if as_json:

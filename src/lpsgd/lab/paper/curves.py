@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from lpsgd.lab.figures import DASHES, SERIES
 from lpsgd.lab.paper.document import Cell
@@ -68,10 +69,12 @@ def draw(
         colour, dash = styles[label]
         epochs = np.array(found.epochs)
         axes.fill_between(epochs, found.low, found.high, color=colour, alpha=0.2, lw=0)
-        axes.plot(epochs, found.mean, color=colour, ls=dash, label=label)
+        name = label.replace("p_max", r"$p_{\max}$")
+        axes.plot(epochs, found.mean, color=colour, ls=dash, label=name)
         if len(epochs) == 1:
             axes.plot(epochs, found.mean, "o", color=colour, ms=4)
     axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.02)
 
 

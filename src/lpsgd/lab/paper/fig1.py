@@ -135,7 +135,7 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
         document.add(
             Picture(
                 f"fig1-{letter}",
-                f"({letter}) {name}, sampled every {spacing} epochs. The height of a ridge is the "
+                f"({letter}) {name}, sampled every {_epochs(spacing)}. The height of a ridge is the "
                 "logarithm of the number of eigenvalues there; dots are isolated ones.",
                 evolution_figure(records),
             )
@@ -162,6 +162,10 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
         )
         document.add(text(f"The paper states as examples early in training {stated}."))
     return document
+
+
+def _epochs(count: int) -> str:
+    return "epoch" if count == 1 else f"{count} epochs"
 
 
 def _extremes(panel: str, records: Sequence[dict[str, Any]]) -> Iterator[tuple[Cell, ...]]:

@@ -15,6 +15,7 @@ from lpsgd.lab.paper.document import Attachment, Block, Document, Picture, Table
 from lpsgd.lab.report.html import Html, content_policy, element, join
 
 PAGE = "index.html"
+_SHORT = 24  # characters of a cell that is not broken into lines
 
 
 def write_page(
@@ -98,8 +99,10 @@ def _table(table: Table) -> Html:
 
 
 def _kind(cell: object) -> str | None:
-    number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
-    return "number" if number else {"agrees": "good", "does not follow": "bad"}.get(str(cell))
+    if isinstance(cell, (int, float)) and not isinstance(cell, bool):
+        return "number"
+    special = {"agrees": "good", "does not follow": "bad"}.get(str(cell))
+    return special or ("short" if len(str(cell)) < _SHORT else None)
 
 
 def _exact(cell: object) -> str | None:
