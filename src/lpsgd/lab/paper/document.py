@@ -144,25 +144,12 @@ def _markdown_table(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    rule = ["---:" if _is_number(table, place) else "---" for place in range(len(table.columns))]
+    rule = ["---:" if is_number(table, place) else "---" for place in range(len(table.columns))]
     body = [line([shown(cell) for cell in row]) for row in table.rows]
     return "\n".join([line(table.columns), line(rule), *body])
 
 
-def _is_number(table: Table, place: int) -> bool:
+def is_number(table: Table, place: int) -> bool:
+    """Whether a column holds numbers alone."""
     cells = [row[place] for row in table.rows if row[place] is not None]
     return all(isinstance(cell, (int, float)) for cell in cells)
-
-
-__all__ = [
-    "Attachment",
-    "Document",
-    "Picture",
-    "Table",
-    "Text",
-    "shown",
-    "text",
-    "to_csv",
-    "to_markdown",
-    "write",
-]

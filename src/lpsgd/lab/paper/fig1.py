@@ -135,8 +135,8 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
         document.add(
             Picture(
                 f"fig1-{letter}",
-                f"({letter}) {name}, sampled every {_epochs(spacing)}. The height of a ridge is the "
-                "logarithm of the number of eigenvalues there; dots are isolated ones.",
+                f"({letter}) {name}, sampled every {_epochs(spacing)}. The height of a ridge is "
+                "the logarithm of the number of eigenvalues there; dots are isolated ones.",
                 evolution_figure(records),
             )
         )

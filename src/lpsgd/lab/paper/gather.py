@@ -11,7 +11,16 @@ from string import Template
 
 import lpsgd
 from lpsgd.lab.files import write_text
-from lpsgd.lab.paper.document import Attachment, Block, Document, Picture, Table, Text, shown
+from lpsgd.lab.paper.document import (
+    Attachment,
+    Block,
+    Document,
+    Picture,
+    Table,
+    Text,
+    is_number,
+    shown,
+)
 from lpsgd.lab.report.html import Html, content_policy, element, join
 
 PAGE = "index.html"
@@ -81,7 +90,13 @@ def _figure(picture: Picture, folder: Path) -> Html:
 
 
 def _table(table: Table) -> Html:
-    head = element("tr", *(element("th", name, scope="col") for name in table.columns))
+    head = element(
+        "tr",
+        *(
+            element("th", name, scope="col", class_="number" if is_number(table, place) else None)
+            for place, name in enumerate(table.columns)
+        ),
+    )
     body = [
         element(
             "tr",
