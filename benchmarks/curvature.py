@@ -1,6 +1,6 @@
 """Curvature measurements beside curvlinops and a plain double-backward loop.
 
-    python benchmarks/curvature.py [--quick]
+    python benchmarks/curvature.py [--quick] [--only eigenvalue|trace|growth|resnet]
 
 Every row is a ratio to curvlinops at the same accuracy, measured in one run: the contestants take
 turns, and the best of several turns counts. Times are CPU seconds of one thread, which a busy
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -252,6 +252,12 @@ def peak_memory(method: str, samples: int) -> float:
     return float(result.stdout.split()[-1])
 
 
+def resident(field: str) -> float:
+    """Megabytes of this process, now (VmRSS) or at its peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
 def growth() -> None:
     """How the cost of a probe grows with parameters, samples and Lanczos steps."""
     print("\nhow the cost of one probe grows (CPU ms)")
@@ -281,19 +287,26 @@ def growth() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer turns and samples")
+    parser.add_argument("--only", choices=("eigenvalue", "trace", "growth", "resnet"))
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.probe:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
         lanczos_probe(*json.loads(options.probe))
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+        print(resident("VmHWM") - before)
         return
     turns, samples = (2, 16) if options.quick else (4, 64)
-    largest_eigenvalue(turns)
-    trace_to_one_percent(turns)
-    growth()
-    resnet(turns, samples)
+    parts = {
+        "eigenvalue": partial(largest_eigenvalue, turns),
+        "trace": partial(trace_to_one_percent, turns),
+        "growth": growth,
+        "resnet": partial(resnet, turns, samples),
+    }
+    for name, part in parts.items():
+        if options.only in (None, name):
+            part()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/step.py                # every table; a few minutes
     python benchmarks/step.py --quick        # ResNet-18 only, without compilation
+    python benchmarks/step.py --all          # ResNet-18 only, every registered optimizer
 
 Every optimizer of a table steps the same parameters in turn, many times over, and the best time of
 each counts: what disturbs the machine disturbs all of them. The tables give
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor
 
 from lpsgd import LPSGD, LPSGDM, fused
+from lpsgd.peers import Lion, registry
 
 Shapes = list[tuple[int, ...]]
 PEER = "torch SGD fused"
@@ -121,28 +123,6 @@ class NaiveForeach(torch.optim.Optimizer):
             torch._foreach_add_(params, u, alpha=-group["lr"])
 
 
-class Lion(torch.optim.Optimizer):
-    """Lion by foreach operations: sign(beta1 m + (1 - beta1) g), then m towards g by 1 - beta2."""
-
-    def __init__(self, params: Iterable[Tensor]) -> None:
-        super().__init__(params, {"lr": 1e-4, "betas": (0.9, 0.99)})
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            grads = [p.grad for p in params]
-            for p in params:
-                if not self.state[p]:
-                    self.state[p]["exp_avg"] = torch.zeros_like(p)
-            m = [self.state[p]["exp_avg"] for p in params]
-            beta1, beta2 = group["betas"]
-            u = torch._foreach_lerp(m, grads, 1 - beta1)
-            torch._foreach_sign_(u)
-            torch._foreach_add_(params, u, alpha=-group["lr"])
-            torch._foreach_lerp_(m, grads, 1 - beta2)
-
-
 class Copy(torch.optim.Optimizer):
     """No optimizer: each parameter is overwritten by its gradient, as fast as memory allows."""
 
@@ -166,12 +146,20 @@ CANDIDATES: dict[str, Make] = {
     "torch AdamW fused": lambda ps: torch.optim.AdamW(ps, fused=True),
     "torch SGD foreach": lambda ps: torch.optim.SGD(ps, lr=1e-3, momentum=0.9, foreach=True),
     "torch AdamW foreach": lambda ps: torch.optim.AdamW(ps, foreach=True),
-    "Lion foreach": Lion,
+    "Lion foreach": lambda ps: Lion(ps, foreach=True),
     "LPSGDM foreach": lambda ps: LPSGDM(ps, foreach=True),
     "LPSGDM compiled": lambda ps: LPSGDM(ps, foreach=True),
     "LPSGDM loop": lambda ps: LPSGDM(ps, foreach=False),
     "LPSGDM naive foreach": NaiveForeach,
 }
+
+
+def registered(name: str) -> Make:
+    """Makes the optimizer of that name with the settings of the registry."""
+    horizon = {"total_steps": 10**6, "steps_per_epoch": 10**3, "total_epochs": 10**3}
+    return lambda ps: registry.build(name, torch.nn.ParameterList(ps), {}, **horizon)
+
+
 SCALING = ("copy", PEER, OURS, "LPSGD fused", "torch AdamW fused")
 
 
@@ -333,8 +321,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", choices=list(CANDIDATES), help="these optimizers")
     parser.add_argument("--quick", action="store_true", help="ResNet-18 only, nothing compiled")
     parser.add_argument("--json", action="store_true", help="print numbers for a program to read")
+    parser.add_argument("--all", action="store_true", help="ResNet-18 only, all of the registry")
     args = parser.parse_args(argv)
-    if fused.unavailable() is not None:
+    if fused.unavailable() is not None and not args.all:
         print(f"there is nothing to measure: {fused.unavailable()}", file=sys.stderr)
         return 1
     if args.threads:
@@ -344,7 +333,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.quick:
         args.lists, args.largest = ["ResNet-18"], 0
         names.remove("LPSGDM compiled")
-    memory = {name: memory_of(name) for name in dict.fromkeys([*names, *SCALING])}
+    if args.all:
+        args.lists, args.largest = ["ResNet-18"], 0
+        CANDIDATES.update({name: registered(name) for name in registry.names()})
+        names = ["copy", PEER, *registry.names()]
+    scaling = SCALING if args.largest else ()
+    memory = {name: memory_of(name) for name in dict.fromkeys([*names, *scaling])}
     if not args.json:
         print("  ".join(f"{key}: {value}" for key, value in about().items()))
 

@@ -44,9 +44,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "shift": 1,
     },
     "text/gpt": {
-        "epochs": 3,
+        "epochs": 4,
         "val_size": 64,
-        "train_size": 512,
+        "train_size": 2048,
         "test_size": 16,
         "batch_size": 32,
         "width": 32,

@@ -6,11 +6,12 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lpsgd import LPSGD, LPSGDM, CosineP, param_groups
+from lpsgd import LPSGD, LPSGDM, ConstantP, CosineP, PScheduler, param_groups
 from lpsgd.base import LpOptimizer
 from tests.problems import arrays, gradients, largest_error, run, start
 
@@ -111,6 +112,37 @@ def test_a_schedule_that_gives_nonsense_is_named() -> None:
         run(optimizer, params, gradients(1))
     with pytest.raises(ValueError, match=r"gave p='x' at step 0"):
         LPSGDM(start(), p=lambda step: "x")
+    with pytest.raises(ValueError, match=r"gave p=1.0"):
+        optimizer.add_param_group({"params": start(), "p": lambda step: 1.0})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    optimizer = LPSGDM(
+        [{"params": start(), "weight_decay": np.float64(0.1)}],
+        lr=np.float32(0.5),
+        p=np.int64(6),
+        momentum=np.float64(0.5),
+    )
+    group = optimizer.param_groups[0]
+    assert [type(group[k]) for k in ("lr", "p", "momentum", "weight_decay")] == [
+        float,
+        int,
+        float,
+        float,
+    ]
+    schedule = CosineP(np.float32(6), total_steps=np.int64(5))
+    assert schedule == CosineP(6, total_steps=5)
+    assert type(schedule.total_steps) is int
+    assert LPSGDM(start(), p=lambda step: np.float32(4)).param_groups[0]["p"] == 4.0
+
+
+def test_a_tensor_p_is_each_groups_own() -> None:
+    for p in (torch.tensor(4.0), torch.tensor(4)):
+        groups = [{"params": start()[:1]}, {"params": start()[1:]}]
+        optimizer = LPSGDM(groups, p=p)
+        PScheduler(optimizer, [ConstantP(4.5), ConstantP(3)])
+        assert [float(group["p"]) for group in optimizer.param_groups] == [4.5, 3.0]
 
 
 @pytest.mark.parametrize("foreach", [False, True])

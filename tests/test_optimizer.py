@@ -377,3 +377,25 @@ def test_step_is_differentiable() -> None:
     lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     p = torch.tensor(3.5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(two_steps, (theta, lr, p))
+
+
+@pytest.mark.parametrize("normalize", [None, "dual", "rms"])
+def test_derivatives_of_a_zero_gradient_are_finite(normalize: str | None) -> None:
+    """Layers below one that starts at zero have no gradient at first."""
+    theta = torch.tensor([0.5, 1.0], dtype=torch.float64, requires_grad=True)
+    lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    param = theta.clone()
+    optimizer = LPSGDM([param], lr=lr, p=4.0, normalize=normalize, differentiable=True)
+    param.grad = theta * 0
+    optimizer.step()
+    for derivative in torch.autograd.grad(param.sum(), [theta, lr]):
+        assert torch.isfinite(derivative).all()
+
+
+def test_a_step_without_gradients_does_not_count() -> None:
+    params = start()
+    optimizer = LPSGDM(params, p=CosineP(6, total_steps=10))
+    run(optimizer, params, gradients(2))
+    optimizer.zero_grad()
+    optimizer.step()
+    assert int(optimizer.state[params[0]]["step"]) == 2

@@ -46,7 +46,22 @@ def test_public_names() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["lpsgd", "lpsgd.geometry", "lpsgd.schedule", "lpsgd.groups", "lpsgd.optimizer"],
+    [
+        "lpsgd",
+        "lpsgd.geometry",
+        "lpsgd.schedule",
+        "lpsgd.groups",
+        "lpsgd.optimizer",
+        "lpsgd.transform",
+        "lpsgd.nearest",
+        "lpsgd.peers",
+        "lpsgd.peers.gradual",
+        "lpsgd.peers.lion",
+        "lpsgd.peers.power",
+        "lpsgd.peers.registry",
+        "lpsgd.peers.sign",
+        "lpsgd.peers.stacey",
+    ],
 )
 def test_documented_examples_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))

@@ -86,6 +86,40 @@ def test_extreme_gradients_in_float32(foreach: bool, normalize: str, scale: floa
         assert np.allclose(x.double().numpy(), exact, rtol=2e-5, atol=3e-45)
 
 
+@pytest.mark.parametrize("p", [3.0, 50.0, math.inf])
+@pytest.mark.parametrize("foreach", [False, True, None])
+def test_dual_of_large_gradients_with_zeros(foreach: bool | None, p: float) -> None:
+    g = torch.randn(200, generator=torch.Generator().manual_seed(0)) * 1e30
+    g[::7] = 0
+    x = torch.zeros(200)
+    run(LPSGD([x], lr=1.0, p=p, normalize="dual", foreach=foreach), [x], [[g]])
+    exact = -lp.direction(g.double().numpy(), p, 1e-8, "dual")
+    assert np.allclose(x.double().numpy(), exact, rtol=3e-5)
+
+
+@pytest.mark.parametrize("eps", [1e-50, 1e-40])
+@pytest.mark.parametrize("foreach", [False, True, None])
+def test_an_eps_below_the_dtype_is_no_zero(foreach: bool | None, eps: float) -> None:
+    for p in (3.0, math.inf):
+        x = torch.zeros(4)
+        g = torch.tensor([0.0, 1.0, -2.0, 0.0])
+        run(LPSGD([x], lr=1.0, p=p, eps=eps, foreach=foreach), [x], [[g]])
+        assert np.allclose(
+            -x.double().numpy(), lp.direction(g.double().numpy(), p, 1e-300), rtol=1e-5
+        )
+
+
+def test_a_wide_state_is_averaged_in_its_own_precision() -> None:
+    x = torch.zeros(4, requires_grad=True)
+    for foreach in (False, True):
+        optimizer = LPSGDM([x], state_dtype=torch.float64, foreach=foreach)
+        m = np.zeros(4)
+        for row in gradients(200, torch.float32, [(4,)]):
+            run(optimizer, [x], [row])
+            m = 0.9 * m + 0.1 * row[0].double().numpy()
+        assert np.allclose(optimizer.state[x]["momentum_buffer"].numpy(), m, rtol=1e-13)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     shapes=st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=4),
@@ -179,6 +213,16 @@ def test_foreach_holds_one_temporary(
     peak = peak_temporary_bytes(optimizer, params)
     assert peak <= size + 1_000_000, f"{peak} bytes for parameters of {size}"
     assert peak >= size // 2, "the measurement sees nothing"
+
+
+@pytest.mark.parametrize("cls", [LPSGD, LPSGDM])
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.profiler")
+def test_the_temporary_is_one_for_other_layouts_too(cls: type[LPSGD]) -> None:
+    kernel = torch.randn(300, 400, 3, 3).to(torch.bfloat16, memory_format=torch.channels_last)
+    params = [kernel.requires_grad_(), torch.randn(900, 1000).bfloat16().t().requires_grad_()]
+    size = sum(x.numel() for x in params) * 4
+    optimizer = cls(params, p=5.0, weight_decay=0.1, foreach=True)
+    assert peak_temporary_bytes(optimizer, params) <= size + 1_000_000
 
 
 def test_state_is_what_the_design_says() -> None:

@@ -231,3 +231,15 @@ def test_a_step_far_past_the_end_warns_once() -> None:
             optimizer.step()
     assert len(seen) == 1
     assert seen[0].filename == __file__  # points at the user's line
+
+
+def test_the_warning_finds_the_user_behind_an_lr_scheduler() -> None:
+    x = parameter()
+    optimizer = LPSGDM([x], p=CosineP(6, total_steps=1))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+    with pytest.warns(UserWarning, match="past the end") as seen:
+        for _ in range(3):
+            x.grad = torch.ones(3)
+            optimizer.step()
+            scheduler.step()
+    assert seen[0].filename == __file__

@@ -6,9 +6,7 @@ rule (``_update``). Everything that makes an optimizer pleasant to use lives her
 
 from __future__ import annotations
 
-import copy
-import math
-import pickle
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias, overload
@@ -103,6 +101,7 @@ class LpOptimizer(Optimizer):
     # --- settings -----------------------------------------------------------------------------
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        defaults = {name: checks.plain(value) for name, value in defaults.items()}
         checks.check_settings(self._checks, defaults)
         if "p" in defaults:
             defaults.setdefault("p_schedule", None)
@@ -124,18 +123,28 @@ class LpOptimizer(Optimizer):
         """Add a group, during training too; it starts at the optimizer's current count."""
         if isinstance(param_group, dict):
             # before torch adds it: a group that is refused must not be left half added
-            own = {k: v for k, v in param_group.items() if k != "params"}
+            own = {k: checks.plain(v) for k, v in param_group.items() if k != "params"}
+            param_group.update(own)
             self._check_group({**self.defaults, **own})
             if own.get("p_schedule") is not None and not callable(own["p_schedule"]):
                 raise ValueError(f"p_schedule must be None or callable, got {own['p_schedule']!r}")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if "p" in group:
-            self._adopt_p(group)
+            try:
+                self._adopt_p(group)
+            except Exception:
+                self.param_groups.pop()
+                raise
 
     def _adopt_p(self, group: Group) -> None:
         """Keep a schedule given as p in ``p_schedule`` and put its present value into p."""
-        if callable(group["p"]) and not isinstance(group["p"], Tensor):
+        if isinstance(group["p"], Tensor):
+            shared = any(group["p"] is other["p"] for other in self.param_groups[:-1])
+            if shared or not group["p"].is_floating_point():
+                # each group's own, in which any p can be written
+                group["p"] = group["p"].to(exponent_dtype(group["p"].device), copy=True)
+        elif callable(group["p"]):
             group["p_schedule"] = group["p"]
         self._refresh_p(group)
 
@@ -161,11 +170,11 @@ class LpOptimizer(Optimizer):
     def _count(self) -> int:
         """The optimizer's count: the largest of its groups'."""
         steps = [self._step_tensor(group) for group in self.param_groups]
-        return max((int(step) for step in steps if step is not None), default=0)
+        return max((_value_of(step) for step in steps if step is not None), default=0)
 
     def _count_of(self, group: Group) -> int:
         step = self._step_tensor(group)
-        return self._count() if step is None else int(step)
+        return self._count() if step is None else _value_of(step)
 
     # --- the step -----------------------------------------------------------------------------
 
@@ -198,6 +207,8 @@ class LpOptimizer(Optimizer):
                 p = self._current_p(group, steps[0]) if "p" in group else None
                 work.append((group, params, grads, buffers, steps[0], p))
 
+        if not any(params for _, params, *_ in work):
+            return loss  # no gradient anywhere: no step, as with torch's own
         for group, params, grads, buffers, step, p in work:
             if params:
                 self._update(group, params, grads, buffers, step, p)
@@ -231,7 +242,7 @@ class LpOptimizer(Optimizer):
             params.append(param)
             grads.append(grad)
             for name, held in named_buffers:
-                if name not in state:
+                if state.get(name) is None:
                     state[name] = self._new_buffer(name, param, group)
                 held.append(state[name])
         if step is not None:
@@ -273,7 +284,7 @@ class LpOptimizer(Optimizer):
             f"step {count} is more than 5 % past the end of {schedule!r}, which was made for "
             f"{end} optimizer steps; p stays at its last value. Check that steps_per_epoch counts "
             "optimizer steps, not batches, when gradients are accumulated",
-            stacklevel=6,  # past torch's two wrappers of step, to the caller
+            stacklevel=_stacklevel_of_user(),
         )
 
     # --- saving and loading -------------------------------------------------------------------
@@ -371,26 +382,6 @@ class LpOptimizer(Optimizer):
                 if name != "p":
                     group.setdefault(name, default)
 
-    def __getstate__(self) -> dict[str, Any]:
-        for group in self.param_groups:
-            schedule = group.get("p_schedule")
-            try:
-                pickle.dumps(schedule)
-            except Exception as error:
-                raise pickle.PicklingError(
-                    f"{type(self).__name__} cannot be pickled because its p schedule "
-                    f"{describe_schedule(schedule)} cannot: {error}. Use a schedule of lpsgd or a "
-                    "function at the top of a module, or save state_dict() instead"
-                ) from error
-        return super().__getstate__()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LpOptimizer:
-        # not through __getstate__: a schedule need not be picklable to be copied
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
-        twin.__setstate__(copy.deepcopy(Optimizer.__getstate__(self), memo))
-        return twin
-
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
         for index, group in enumerate(self.param_groups):
@@ -403,9 +394,28 @@ class LpOptimizer(Optimizer):
         return "\n".join([*lines, ")"])
 
 
+def _value_of(step: Tensor) -> int:
+    """A count as a number; a meta tensor has none, and counts as the beginning."""
+    return 0 if step.is_meta else int(step)
+
+
+def _stacklevel_of_user() -> int:
+    """For a warning: how far up the first caller is that is neither torch nor this package.
+
+    torch wraps ``step`` once or twice, and an LR scheduler wraps it again.
+    """
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in ("torch", "lpsgd", "contextlib", "functools"):
+            break
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _checked_p(schedule: PFunction, count: int) -> float:
     """The schedule's value at ``count``; if it is no exponent, say who gave it."""
-    p = schedule(count)
+    p = checks.plain(schedule(count))
     if isinstance(p, Tensor) and p.numel() == 1:
         p = p.item()
     if not (isinstance(p, int | float) and p >= 2):
@@ -419,5 +429,6 @@ def _checked_p(schedule: PFunction, count: int) -> float:
 def _p_text(description: dict[str, Any] | None, p: Any) -> str:
     if description is not None:
         return describe_text(description)
-    value = float(p) if p is not None else math.nan
-    return f"{value} (constant)"
+    if p is None or (isinstance(p, Tensor) and p.is_meta):
+        return "unknown (constant)"
+    return f"{float(p)} (constant)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -16,8 +17,15 @@ def _fail(name: str, value: object, allowed: str) -> None:
     raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
+def plain(value: Any) -> Any:
+    """A number of numpy's as Python's own, which a strict loader of state dicts also takes."""
+    if isinstance(value, numbers.Real) and not isinstance(value, int | float):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return float(value) if type(value) is not float and isinstance(value, float) else value
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _is_scalar_tensor(value: object) -> bool:
@@ -33,7 +41,8 @@ def check_at_least(name: str, value: float, least: float, *, bound_name: str = "
 
 def check_positive_int(name: str, value: object) -> None:
     """``value`` is a whole number from 1 up."""
-    if not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (whole and value >= 1):  # type: ignore[operator]
         _fail(name, value, "a whole number >= 1")
 
 

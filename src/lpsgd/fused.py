@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from lpsgd.geometry import Normalize
+from lpsgd.lists import PLAIN, is_dense
 
 __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
 
@@ -33,7 +34,6 @@ Kernel: TypeAlias = Callable[..., int]
 
 # What the numbers mean to fused.c.
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_PLAIN = (torch.nn.Parameter, Tensor)
 _NORMALIZE: dict[Normalize, int] = {None: 0, "rms": 1, "dual": 2}
 
 
@@ -76,29 +76,33 @@ def refusal(
 ) -> str | None:
     """Why the kernel cannot step these tensors, or None if it can."""
     if not are_plain(params):
-        odd = next(param for param in params if type(param) not in _PLAIN)
+        odd = next(param for param in params if type(param) not in PLAIN)
         return f"it takes plain tensors, and a parameter is a {type(odd).__name__}"
     if _kernel is None:
         return _why_not
-    contiguous = True
-    for tensor in (*params, *grads, *buffers):
-        if not tensor.is_cpu:
-            return f"the kernel runs on a CPU, and a tensor lies on {tensor.device}"
-        if tensor.dtype not in _TYPES:
-            return f"the kernel takes float32, bfloat16 and float16, not {tensor.dtype}"
-        contiguous = contiguous and tensor.is_contiguous()
-    return None if contiguous else _layout_refusal(params, buffers)
+    if not all(param.is_cpu for param in params):  # gradients and buffers lie where they do
+        return "the kernel runs on a CPU, and a parameter lies elsewhere"
+    # Many tensors, few dtypes: sets are faster than a question to each.
+    roles = (params, grads, buffers)
+    for dtype in set().union(*[{tensor.dtype for tensor in role} for role in roles]):
+        if dtype not in _TYPES:
+            return f"the kernel takes float32, bfloat16 and float16, not {dtype}"
+    return None if _contiguous(*roles) else _layout_refusal(params, buffers)
 
 
 def are_plain(tensors: Sequence[Tensor]) -> bool:
     """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
-    return all(type(tensor) in _PLAIN for tensor in tensors)
+    return {type(tensor) for tensor in tensors} <= PLAIN
+
+
+def _contiguous(*roles: Sequence[Tensor]) -> bool:
+    return not any(False in {tensor.is_contiguous() for tensor in role} for role in roles)
 
 
 def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str | None:
     """The kernel walks straight through memory. (A gradient laid out otherwise is copied.)"""
     for param in params:
-        if not _is_dense(param):
+        if not is_dense(param):
             return f"the kernel takes tensors without gaps, not strides {param.stride()}"
     for param, buffer in zip(params, buffers, strict=len(buffers) > 0):
         if not _same_order(param, buffer):
@@ -109,19 +113,15 @@ def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str 
     return None
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill one stretch of memory, in whatever order of the dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
 def _same_order(a: Tensor, b: Tensor) -> bool:
     return (a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride()
+
+
+def _ordered_like(param: Tensor, grad: Tensor) -> Tensor:
+    """The gradient, or a copy of it laid out like its parameter."""
+    if _same_order(param, grad):
+        return grad
+    return torch.empty_like(param, dtype=grad.dtype).copy_(grad)
 
 
 def kernel_step(
@@ -144,10 +144,8 @@ def kernel_step(
     kernel = kernel if kernel is not None else _kernel
     if kernel is None:
         raise RuntimeError(_why_not)
-    grads = [
-        grad if _same_order(param, grad) else torch.empty_like(param, dtype=grad.dtype).copy_(grad)
-        for param, grad in zip(params, grads, strict=True)
-    ]
+    if not _contiguous(params, grads):
+        grads = [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
     lists = (params, grads, buffers or ())
     addresses = [array("Q", [tensor.data_ptr() for tensor in tensors]) for tensors in lists]
     sizes = array("q", [param.numel() for param in params])

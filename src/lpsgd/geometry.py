@@ -68,8 +68,10 @@ def lp_norm(x: Tensor, p: Exponent) -> Tensor:
     """
     magnitude = x.abs()
     largest = magnitude.amax()
-    scaled = magnitude / torch.where(largest > 0, largest, 1.0)
-    norm: Tensor = largest * (scaled**p).sum() ** (1 / p)
+    scaled = magnitude / torch.where(largest == 0, 1.0, largest)
+    # 1 for a tensor of zeros, so that a root of 0 does not spoil derivatives
+    total = torch.where(largest == 0, 1.0, (scaled**p).sum())
+    norm: Tensor = largest * total ** (1 / p)
     return norm
 
 
@@ -122,8 +124,9 @@ def normalized_direction(
     True
     """
     u = lp_direction(x, p, eps)
-    if normalize == "dual":
-        return u * lp_norm(x, dual_exponent(p)) ** rho(p)
+    if normalize == "dual" and u is not x:  # at p = 2 the factor is 1
+        norm = lp_norm(x, dual_exponent(p))
+        return u * torch.where(norm == 0, 1.0, norm) ** rho(p)
     if normalize == "rms":
         return u / torch.clamp(rms(u), min=rms_floor(p, eps))
     return u

@@ -15,6 +15,9 @@ from lpsgd import geometry
 from lpsgd.geometry import Exponent
 from lpsgd.schedule import exponent_dtype
 
+# Other classes, such as DTensor, do not do everything that these do.
+PLAIN = {torch.nn.Parameter, Tensor}
+
 Tensors: TypeAlias = "tuple[Tensor, ...] | list[Tensor]"  # what foreach operations take
 
 
@@ -33,6 +36,31 @@ def as_tensor(value: float | Tensor, device: torch.device) -> Tensor:
     if isinstance(value, Tensor):
         return value
     return torch.ones((), dtype=exponent_dtype(device), device=device) * value
+
+
+def on_device(value: float | Tensor, device: torch.device) -> float | Tensor:
+    """A tensor moved to ``device``, where a group spans several; a number as it is."""
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in whatever order of the dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def copy_(t: Tensors, x: Tensors) -> None:
+    """t <- x, in t's dtype"""
+    if type(t[0]) in PLAIN:
+        torch._foreach_copy_(t, x)
+    else:  # DTensor has no foreach copy
+        for a, b in zip(t, x, strict=True):
+            a.copy_(b)
 
 
 def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | Tensor:
@@ -66,7 +94,7 @@ def scaling_(t: Tensors, p: Exponent, eps: float) -> None:
 
 def largest_entries(t: Tensors) -> list[Tensor]:
     """max|t| of each tensor"""
-    if t[0].is_cpu:  # where the maximum norm is forty times as slow
+    if t[0].is_cpu and type(t[0]) in PLAIN:  # where the maximum norm is forty times as slow
         return [torch.maximum(high, -low) for low, high in map(torch.aminmax, t)]
     return list(torch._foreach_norm(t, float("inf")))
 
@@ -83,26 +111,41 @@ def divide_by_largest_(t: Tensors) -> list[Tensor]:
     return largest
 
 
+def reusing_mul(t: Tensors, x: Tensors) -> Tensors:
+    """t x, in t's memory, whose touching anew costs more than the product; autograd needs t"""
+    if torch.is_grad_enabled():
+        return torch._foreach_mul(t, x)
+    torch._foreach_mul_(t, x)
+    return t
+
+
+def reusing_div(t: Tensors, x: Tensors) -> Tensors:
+    """t / x, likewise"""
+    if torch.is_grad_enabled():
+        return torch._foreach_div(t, x)
+    torch._foreach_div_(t, x)
+    return t
+
+
 def signed_power(x: Tensors, exponent: Exponent) -> Tensors:
-    """sign(x) |x|^exponent, new tensors; 0 stays 0 for every exponent"""
+    """sign(x) |x|^exponent = x |x|^(exponent-1), new tensors; 0 stays 0 for every exponent"""
     if not isinstance(exponent, Tensor):
         if exponent == 0:
             return torch._foreach_sign(x)
         if exponent == 1:
             return torch._foreach_mul(x, 1)
     t = torch._foreach_abs(x)
-    if isinstance(exponent, Tensor):
-        # log(0) times an exponent of 0 would not be a number
-        torch._foreach_clamp_min_(t, torch.finfo(t[0].dtype).tiny)
-    pow_(t, exponent)
-    return torch._foreach_mul(t, torch._foreach_sign(x))
+    # 0 times a power of 0 would not be a number
+    torch._foreach_clamp_min_(t, torch.finfo(t[0].dtype).tiny)
+    pow_(t, exponent - 1)
+    return reusing_mul(t, x)
 
 
 def lp_direction(x: Tensors, p: Exponent, eps: float) -> Tensors:
     """u = x (|x| + eps)^-rho (equation ``eq:ut``), new tensors"""
     t = torch._foreach_abs(x)
     scaling_(t, p, eps)
-    return torch._foreach_mul(t, x)
+    return reusing_mul(t, x)
 
 
 def add_scaled_(t: Tensors, x: Tensors, factor: float | Tensor) -> None:

@@ -24,7 +24,19 @@ from lpsgd import checks, geometry
 from lpsgd import fused as fused_kernel
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.lists import as_number, as_tensor, divide_by_largest_, pow_, real, scalar, scaling_
+from lpsgd.lists import (
+    PLAIN,
+    as_number,
+    as_tensor,
+    copy_,
+    divide_by_largest_,
+    is_dense,
+    on_device,
+    pow_,
+    real,
+    scalar,
+    scaling_,
+)
 from lpsgd.schedule import PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
@@ -242,21 +254,9 @@ def lp_descent(
     """
     untouched = capturable or differentiable
     lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
-    buffers = momentum_buffers if momentum_buffers is not None else [None] * len(params)
-    rows = [
-        (real(param), real(grad), buffer)
-        for param, grad, buffer in zip(params, grads, buffers, strict=True)
-        if param.numel() > 0
-    ]
-    if not rows:
+    tensors = _real_tensors(params, grads, momentum_buffers)
+    if not tensors[0]:
         return
-    tensors = (
-        [param for param, _, _ in rows],
-        [grad for _, grad, _ in rows],
-        None
-        if momentum_buffers is None
-        else [buffer for _, _, buffer in rows if buffer is not None],
-    )
     rule = _rule(*tensors, foreach, fused, capturable, differentiable)
     rule(
         *tensors,
@@ -305,6 +305,20 @@ def _demand_fused(
     return "kernel"
 
 
+def _real_tensors(
+    params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
+) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+    """The lists with complex tensors as pairs of reals, and without those that have no elements."""
+    if not any(param.is_complex() or param.numel() == 0 for param in params):
+        return params, grads, buffers
+    chosen = [i for i, param in enumerate(params) if param.numel() > 0]
+    return (
+        [real(params[i]) for i in chosen],
+        [real(grads[i]) for i in chosen],
+        None if buffers is None else [buffers[i] for i in chosen],
+    )
+
+
 def _single_tensor(
     params: list[Tensor],
     grads: list[Tensor],
@@ -320,8 +334,10 @@ def _single_tensor(
 ) -> None:
     """The rule as it is written; ``step`` stands for -eta, ``keep`` for 1 - eta lambda."""
     for index, param in enumerate(params):
-        dtype = working_dtype(param)
-        theta = param.to(dtype)  # a copy where the parameter is of half precision, else itself
+        dtype = _working_dtype(param, buffers[index] if buffers is not None else None)
+        p, step, keep = (on_device(value, param.device) for value in (p, step, keep))
+        eps = _visible(eps, dtype)
+        theta = param.to(dtype)  # a copy where the parameter is narrower, else itself
         x = grads[index].to(dtype)
         if buffers is not None:
             m = buffers[index].to(dtype)
@@ -362,7 +378,13 @@ def _kernel(
         numbers = {"p": as_number(p), "step": as_number(step), "keep": as_number(keep)}
         run = fused_kernel.kernel_step
     for some in _alike(params, grads, buffers):
-        run(*some, **numbers, momentum=momentum, eps=eps, normalize=normalize)
+        run(
+            *some,
+            **numbers,
+            momentum=momentum,
+            eps=_visible(eps, torch.float32),
+            normalize=normalize,
+        )
 
 
 def _multi_tensor(
@@ -381,6 +403,7 @@ def _multi_tensor(
     """The same rule by foreach operations, with one temporary of the size of the parameters."""
     for some in _alike(params, grads, buffers):
         bucket = _Bucket(*some)
+        p, step, keep = (on_device(value, some[0][0].device) for value in (p, step, keep))
         if bucket.low_precision_state:
             # m cannot be updated in place, which takes a second temporary: tensor by tensor
             _single_tensor(
@@ -395,7 +418,7 @@ def _multi_tensor(
             )
             continue
         bucket.average(momentum)
-        bucket.move(p, eps, normalize, step, keep)
+        bucket.move(p, _visible(eps, bucket.dtype), normalize, step, keep)
 
 
 @functools.cache
@@ -424,13 +447,14 @@ def _alike(
 ) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor] | None]]:
     """The tensors in lists of one device and one dtype for each role, as foreach wants them."""
     roles = [params, grads] if buffers is None else [params, grads, buffers]
-    keys = [(some[0].device, *[t.dtype for t in some]) for some in zip(*roles, strict=True)]
-    indices: dict[tuple[Any, ...], list[int]] = {}
-    for i, key in enumerate(keys):
-        indices.setdefault(key, []).append(i)
-    if len(indices) == 1:
-        yield params, grads, buffers
+    dtypes = [{tensor.dtype for tensor in role} for role in roles]
+    if all(len(kinds) == 1 for kinds in dtypes) and len({param.device for param in params}) == 1:
+        yield params, grads, buffers  # as nearly always
         return
+    indices: dict[tuple[Any, ...], list[int]] = {}
+    for i, some in enumerate(zip(*roles, strict=True)):
+        key = (some[0].device, *[tensor.dtype for tensor in some])
+        indices.setdefault(key, []).append(i)
     for chosen in indices.values():
         yield (
             [params[i] for i in chosen],
@@ -446,7 +470,7 @@ class _Bucket:
         self, params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
     ) -> None:
         self.params, self.grads, self.buffers = params, grads, buffers
-        self.dtype = working_dtype(params[0])
+        self.dtype = _working_dtype(params[0], buffers[0] if buffers is not None else None)
         self.low_precision_state = buffers is not None and buffers[0].dtype != self.dtype
         self._scratch: list[Tensor] | None = None
 
@@ -459,7 +483,7 @@ class _Bucket:
         """The temporary, holding a copy of ``content`` in the working dtype."""
         if self._scratch is None:
             self._scratch = [torch.empty_like(t, dtype=self.dtype) for t in content]
-        torch._foreach_copy_(self._scratch, content)
+        copy_(self._scratch, content)
         return self._scratch
 
     def average(self, momentum: float) -> None:
@@ -485,9 +509,13 @@ class _Bucket:
         else:
             factors = self._dual_factors(p) if normalize == "dual" else None
             scaling = self._scaling(p, eps)
-            if factors is not None:
-                torch._foreach_mul_(scaling, factors)
-            self._add(self.source, scaling, step, keep)
+            if factors is None:
+                self._add(self.source, scaling, step, keep)
+            else:
+                # x first: the factor of large gradients times the scaling of a zero may overflow
+                u = self._product(self.source, scaling)
+                torch._foreach_mul_(u, factors)
+                self._add(u, None, step, keep)
 
     def _scaling(self, p: Exponent, eps: float) -> list[Tensor]:
         """(|x| + eps)^-rho"""
@@ -583,11 +611,22 @@ def _add_into_half(params: list[Tensor], t: list[Tensor], keep: float | Tensor) 
 
 
 def _blocks(a: list[Tensor], b: list[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
-    """Matching pieces of two lists: whole tensors, or blocks of large contiguous ones on a CPU."""
+    """Matching pieces of two lists: whole tensors, or blocks of large dense ones on a CPU."""
     for x, y in zip(a, b, strict=True):
-        flat = x.is_contiguous() and y.is_contiguous() and x.device.type == "cpu"
-        if flat and x.numel() > _BLOCK and not torch.compiler.is_compiling():
-            pieces = (torch.split(x.view(-1), _BLOCK), torch.split(y.view(-1), _BLOCK))
+        large = x.numel() > _BLOCK and type(x) in PLAIN and not torch.compiler.is_compiling()
+        if large and x.is_cpu and is_dense(x) and x.stride() == y.stride():
+            pieces = (torch.split(t.as_strided((t.numel(),), (1,)), _BLOCK) for t in (x, y))
             yield from zip(*pieces, strict=True)
         else:
             yield x, y
+
+
+def _visible(eps: float, dtype: torch.dtype) -> float:
+    """An eps that this dtype can tell from 0; with 0 a zero gradient would give 0/0."""
+    return max(eps, torch.finfo(dtype).tiny)
+
+
+def _working_dtype(param: Tensor, buffer: Tensor | None) -> torch.dtype:
+    """The dtype of the arithmetic: at least float32, and the buffer's if that is wider."""
+    dtype = working_dtype(param)
+    return dtype if buffer is None else torch.promote_types(dtype, buffer.dtype)

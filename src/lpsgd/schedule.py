@@ -140,6 +140,7 @@ class _Span(Schedule):
         for length in ("total_steps", "total_epochs", "steps_per_epoch"):
             if (value := getattr(self, length)) is not None:
                 check_positive_int(length, value)
+                object.__setattr__(self, length, int(value))
 
     @property
     def end(self) -> int:

@@ -215,6 +215,19 @@ def test_marchenko_pastur_with_outliers():
     assert statistics(complete).outliers == ()
 
 
+def test_the_unresolved_tail_of_a_spectrum_is_not_made_of_outliers():
+    generator = torch.Generator().manual_seed(0)
+    values = (2 * torch.randn(1500, generator=generator, dtype=torch.float64)).exp()
+    density = spectral_density(torch.diag(values), probes=3, lanczos=14)
+    outliers = np.array(statistics(density).outliers)
+    theta, omega = density.merged()
+    edge = omega @ theta + 3 * sqrt(omega @ theta**2 - (omega @ theta) ** 2)
+    beyond = min(int((nodes > edge).sum()) for nodes in density.nodes)
+    assert 0 < len(outliers) < beyond
+    distances = np.abs(outliers[:, None] - values.numpy()[None, :]).min(axis=1)
+    assert (distances < 0.01 * outliers).all()
+
+
 def test_statistics_follow_their_definitions():
     """Against sums over known eigenvalues, each a node of weight 1/d."""
     values = np.sort(np.concatenate([np.linspace(-0.5, 1, 37), [8.0, 9.0, -7.0]]))

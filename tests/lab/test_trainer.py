@@ -92,7 +92,7 @@ def test_text_is_split_between_inputs() -> None:
 
 
 def test_clipping_limits_the_step_and_reports_the_norm_before() -> None:
-    trainer = make("sgd:lr=1.0,momentum=0.0", clip_norm=1e-3, warmup_epochs=0)
+    trainer = make("sgd:lr=1.0,momentum=0.0,weight_decay=0.0", clip_norm=1e-3, warmup_epochs=0)
     images, labels = batches(trainer)[0]
     before = [p.detach().clone() for p in trainer.parameters]
     trainer.train_step(images, labels)
@@ -102,7 +102,7 @@ def test_clipping_limits_the_step_and_reports_the_norm_before() -> None:
 
 
 def test_measurements_of_the_step() -> None:
-    trainer = make("sgd:lr=0.1,momentum=0.0", warmup_epochs=0)
+    trainer = make("sgd:lr=0.1,momentum=0.0,weight_decay=0.0", warmup_epochs=0)
     images, labels = batches(trainer)[0]
     model = copy.deepcopy(trainer.model)
     cross_entropy(model(images), labels).backward()

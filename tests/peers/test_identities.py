@@ -23,6 +23,14 @@ COSINE = CosineP(6, total_steps=STEPS)
 Make = Callable[[Any], torch.optim.Optimizer]
 
 SAME: dict[str, tuple[Make, Make]] = {
+    "LPSGD at p = 2 is plain SGD": (
+        lambda params: LPSGD(params, p=2.0, **DECAY),
+        lambda params: torch.optim.SGD(params, **DECAY),  # without momentum its decay is decoupled
+    ),
+    "LPSGDM without momentum is LPSGD": (
+        lambda params: LPSGDM(params, momentum=0.0, p=COSINE, **DECAY),
+        lambda params: LPSGD(params, p=COSINE, **DECAY),
+    ),
     "Lion is Lion-K at p = inf": (
         lambda params: Lion(params, betas=(0.8, 0.95), **DECAY),
         lambda params: LionK(params, betas=(0.8, 0.95), p=INF, **DECAY),

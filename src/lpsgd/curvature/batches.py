@@ -32,8 +32,10 @@ class Batch:
         """The samples from ``start`` to ``stop``."""
 
         def cut(tensor: Tensor) -> Tensor:
-            whole = tensor.ndim > 0 and tensor.shape[0] == self.samples
-            return tensor[start:stop] if whole else tensor
+            if tensor.ndim == 0 or tensor.shape[0] % self.samples:
+                return tensor  # not one for each sample
+            rows = tensor.shape[0] // self.samples  # more than one for the positions of a text
+            return tensor[start * rows : stop * rows]
 
         stop = min(stop, self.samples)
         return Batch(map_tensors(self.inputs, cut), map_tensors(self.targets, cut), stop - start)

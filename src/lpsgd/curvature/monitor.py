@@ -6,9 +6,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import torch
 import torch.distributed as dist
@@ -58,7 +58,8 @@ class CurvatureMonitor:
         distributed: each process measures its share of the data; all must call the monitor.
         basis_device: where the Lanczos basis lives, such as ``"cpu"``.
         cache_gb: see :func:`hessian_operator`.
-        stream: where the estimate and the progress go (default: standard error); None is silent.
+        stream: where the estimate and the progress go; None is silent.
+        between: called after each product; what it raises ends the measurement without a record.
 
     Example:
         >>> import io, tempfile, torch
@@ -94,7 +95,8 @@ class CurvatureMonitor:
         distributed: bool | dist.ProcessGroup = False,
         basis_device: torch.device | str | None = None,
         cache_gb: float = 2.0,
-        stream: TextIO | None = sys.stderr,
+        stream: TextIO | Literal["stderr"] | None = "stderr",
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         if isinstance(every, int) and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
@@ -117,7 +119,9 @@ class CurvatureMonitor:
         self._rank, world = _place(distributed)
         share = None if samples is None else _share(samples, self._rank, world)
         self._batches = [(batch.inputs, batch.targets) for batch in collect(data, share)]
-        self._stream = stream if self._rank == 0 else None
+        shown = sys.stderr if stream == "stderr" else stream
+        self._stream = shown if self._rank == 0 else None
+        self._between = between
         self._announced = False
 
     def due(self, epoch: int) -> bool:
@@ -148,7 +152,12 @@ class CurvatureMonitor:
         blocks = {} if self.modules is None else layer_operators(operator, self.modules)
         total = self._products(operator, blocks)
         self._announce(operator, blocks, total)
-        with self._progress(f"curvature at epoch {epoch}", total) as advance:
+        with self.progress(f"curvature at epoch {epoch}", total) as shown:
+
+            def advance() -> None:
+                shown()
+                self._between()
+
             record = {
                 "epoch": epoch,
                 **extra,
@@ -198,18 +207,20 @@ class CurvatureMonitor:
         self._announced = True
         # Timing is collective when the data is distributed: every process takes part.
         cost = measure_cost(operator, total, self.lanczos)
-        if self._stream is None:
-            return
         layers = f", {len(blocks)} layers" if blocks else ""
-        print(
+        self.say(
             f"curvature: {operator.shape[0]:,} parameters, {operator.samples:,} samples, "
             f"{self.probes} probes of {self.lanczos} Lanczos steps{layers}: {cost} "
-            "for each measurement",
-            file=self._stream,
-            flush=True,
+            "for each measurement"
         )
 
-    def _progress(self, label: str, total: int) -> Any:
+    def say(self, text: str) -> None:
+        """Print a line; override this and :meth:`progress` to show them elsewhere."""
+        if self._stream is not None:
+            print(text, file=self._stream, flush=True)
+
+    def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[], None]]:
+        """Give a function that shows one more product as done."""
         if self._stream is None:
             return nullcontext(lambda: None)
         return progress(label, total, self._stream)

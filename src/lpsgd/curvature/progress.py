@@ -36,10 +36,10 @@ def progress(label: str, total: int, stream: TextIO | None = None) -> Iterator[C
                 task = bar.add_task(label, total=total)
                 yield lambda: bar.advance(task)
             return
-    yield _Lines(label, total, stream)
+    yield PlainProgress(label, total, stream)
 
 
-class _Lines:
+class PlainProgress:
     """One line every ten seconds with the time left."""
 
     def __init__(self, label: str, total: int, stream: TextIO) -> None:

@@ -52,14 +52,11 @@ class CheckpointStore:
     def load(self) -> Iterator[dict[str, Any]]:
         """Yield the states that can be read, newest first; say which ones are damaged."""
         for path in self._paths():
-            data = path.read_bytes()
-            if _digest(data) != path.stem.rpartition("-")[2]:
+            state = read_checkpoint(path)
+            if state is None:
                 self._warn(f"{path} is damaged; using the checkpoint before it")
                 continue
             self._proved = True
-            state: dict[str, Any] = torch.load(
-                io.BytesIO(data), map_location="cpu", weights_only=True
-            )
             yield state
 
     def keep_only(self, path: Path) -> None:
@@ -82,6 +79,15 @@ class CheckpointStore:
                 f"checkpoint of it could not be loaded safely: {error}"
             ) from error
         self._proved = True
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """Return the state in one file, or None if it is not what was written."""
+    data = path.read_bytes()
+    if _digest(data) != path.stem.rpartition("-")[2]:
+        return None
+    state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return state
 
 
 def load_weights(run_folder: Path) -> dict[str, Any]:

@@ -51,9 +51,9 @@ STYLE: Any = {
 
 
 @contextmanager
-def canvas(width: float, height: float) -> Iterator[Figure]:
+def canvas(width: float, height: float, **changes: Any) -> Iterator[Figure]:
     """A figure of that size in inches; what is drawn in the block has the common look."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context({**STYLE, **changes}):
         yield Figure(figsize=(width, height), layout="constrained")
 
 

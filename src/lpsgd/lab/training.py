@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import torch
 
     from lpsgd.lab.data import Data
+    from lpsgd.lab.spectra.measure import RunMonitor
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-Observer = Callable[[Trainer, int], None]
 
 
 class Interrupted(LabError):
@@ -45,6 +45,7 @@ class RunOptions:
     workers: int = 0
     save_seconds: float = 60.0
     tensorboard: bool = False
+    curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
 
 
 def train(
@@ -55,14 +56,11 @@ def train(
     options: RunOptions | None = None,
     stop: threading.Event | None = None,
     listen: Listener = lambda event: None,
-    observe: Observer = lambda trainer, epoch: None,
 ) -> dict[str, Any]:
     """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return result.json.
 
     A run that has ended is not trained again. Setting ``stop`` makes the run save and raise
-    `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end. ``observe``
-    is called with the trainer before training (epoch 0) and after every epoch, again for epochs
-    that a resumed run repeats; it must not change the trainer's state.
+    `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end.
     """
     options = options or RunOptions()
     with open_run(folder, recipe) as run:
@@ -75,7 +73,7 @@ def train(
                 environment = describe_environment(recipe.threads, str(device))
                 run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
-                result = _Session(trainer, run, options, stop, listen, observe).run_all()
+                result = _Session(trainer, run, options, stop, listen).run_all()
         listen({"event": "end", **result})
         return result
 
@@ -107,20 +105,19 @@ class _Session:
         options: RunOptions,
         stop: threading.Event,
         listen: Listener,
-        observe: Observer,
     ) -> None:
         self.trainer = trainer
         self.run = run
         self.options = options
         self.stop = stop
         self.listen = listen
-        self.observe = observe
         self.epoch = 1
         self.batch = 0
         self.store = CheckpointStore(run.checkpoints, self._warn)
         self.board: _Board | None = None
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
+        self._curvature = self._curvature_monitor()
 
     def run_all(self) -> dict[str, Any]:
         self._resume()
@@ -137,8 +134,8 @@ class _Session:
             }
         )
         try:
-            if trainer.step == 0:
-                self.observe(trainer, 0)
+            if self.epoch == 1 and self.batch == 0:
+                self._measure_curvature(0)
             while self.epoch <= recipe.epochs:
                 self._train_epoch()
                 self._end_epoch()
@@ -177,6 +174,9 @@ class _Session:
 
     def _end_epoch(self) -> None:
         record = self._evaluate()
+        if math.isfinite(record["test_nll"]):
+            # before the metrics are written: a run stopped in here does both again
+            self._measure_curvature(self.epoch)
         self.run.append_metrics(record)
         if self.board is not None:
             self.board.add(record)
@@ -185,7 +185,6 @@ class _Session:
             facts = {name: record[name] for name in ("step", "lr", "p")}
             facts["gradient norm"] = record["grad_norm"]
             raise Diverged(f"the test loss became {record['test_nll']}", facts)
-        self.observe(self.trainer, self.epoch)
         self.epoch += 1
         self.batch = 0
         self.trainer.start_epoch()
@@ -220,6 +219,29 @@ class _Session:
             "seconds": sums.seconds,
             "optimizer_seconds": sums.optimizer_seconds,
         }
+
+    def _curvature_monitor(self) -> RunMonitor | None:
+        if self.options.curvature is None:
+            return None
+        from lpsgd.lab.spectra.measure import RunMonitor
+        from lpsgd.lab.spectra.options import parse_options
+
+        trainer = self.trainer
+        asked = parse_options(self.options.curvature)
+        return RunMonitor(
+            trainer.model,
+            trainer.recipe,
+            trainer.data,
+            self.run.folder / "curvature.jsonl",
+            asked,
+            listen=self.listen,
+            between=self._between_batches,
+        )
+
+    def _measure_curvature(self, epoch: int) -> None:
+        if self._curvature is not None:
+            with writing(self.run.folder):
+                self._curvature(epoch, step=self.trainer.step, p=self.trainer.current_p())
 
     def _between_batches(self) -> None:
         if self.stop.is_set():

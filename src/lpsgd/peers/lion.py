@@ -12,7 +12,7 @@ from torch import Tensor
 from lpsgd import checks, geometry
 from lpsgd.base import Group
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, largest_entries, one_for_zero, signed_power
+from lpsgd.lists import Tensors, largest_entries, one_for_zero, reusing_div, signed_power
 from lpsgd.peers.rule import MOMENTUM, Peer, descend_
 from lpsgd.schedule import PFunction
 
@@ -165,9 +165,11 @@ class LionK(Lion):
         if not isinstance(p, Tensor) and math.isinf(p):
             return super()._direction(c, p)
         # u does not depend on c's scale; entries of at most 1 keep every power in range
-        y = torch._foreach_div(c, one_for_zero(largest_entries(c)))
+        y = reusing_div(c, one_for_zero(largest_entries(c)))
         alpha, q = geometry.alpha(p), geometry.dual_exponent(p)
         u = signed_power(y, alpha)
         # ||y||_q^q = <u, y>, at least 1, except for a tensor of zeros, whose u is 0
-        powers = [(v * x).sum().clamp(min=1) for v, x in zip(u, y, strict=True)]
-        return torch._foreach_div(u, [power ** (alpha / q) for power in powers])
+        powers = [
+            torch.dot(v.flatten(), x.flatten()).clamp(min=1) for v, x in zip(u, y, strict=True)
+        ]
+        return reusing_div(u, [power ** (alpha / q) for power in powers])

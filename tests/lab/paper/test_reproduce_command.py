@@ -168,36 +168,6 @@ def test_the_same_command_again_trains_nothing(everything: Path, tmp_path: Path)
     assert (everything / "table1" / "table1.csv").read_text() == drawn
 
 
-def test_a_curvature_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from lpsgd.curvature import read_records
-    from lpsgd.lab.paper import fig1
-    from lpsgd.lab.paper.choices import read_choices
-    from lpsgd.lab.paper.protocol import Options
-    from lpsgd.lab.paper.scales import SMOKE
-    from lpsgd.lab.training import RunOptions, train
-
-    options = Options(SMOKE, read_choices(), tmp_path, ("ResNet-18",), 1)
-    task = fig1.plan(options)[0]
-    small = task.recipe.with_changes(model="mlp", epochs=3)
-    task = replace(task, recipe=small)
-    seen: list[int] = []
-
-    def stop_after_one(trainer: Any, epoch: int) -> None:
-        seen.append(epoch)
-        fig1._observer(task, 1, options)(trainer, epoch)
-        if epoch == 1 and len(seen) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(small, task.folder, options=RunOptions(save_seconds=0), observe=stop_after_one)
-    train(small, task.folder, options=RunOptions(), observe=stop_after_one)
-    records = read_records(task.folder / "curvature.jsonl")
-    assert [record["epoch"] for record in records] == [0, 1, 2, 3]
-    assert seen[:2] == [0, 1]
-
-
 def test_documents_are_written_for_people_and_for_programs() -> None:
     table = Table("t", "a caption", ("name", "x"), [("a|b", 0.1234567), (None, None)])
     hidden = Table("h", "behind", ("y",), [(1,)], shown=False)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from lpsgd.curvature import CurvatureMonitor, read_records
-from lpsgd.lab.spectra import (
+from lpsgd.lab.spectra.figures import (
     density_figure,
     evolution_figure,
     layers_figure,
     save_figure,
-    write_tables,
 )
+from lpsgd.lab.spectra.tables import write_tables
 from tests.curvature.nets import CE, convolution
 
 

@@ -43,7 +43,7 @@ def compare(
     *,
     optimizers: Annotated[
         str, typer.Option(help="Names with optional settings: sgd,lpsgdm:lr=1e-3,p=6,adamw.")
-    ] = "sgd,adamw,lpsgdm",
+    ] = "sgd,adamw,lion,lpsgdm",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 3,
     reference: Annotated[
         str | None,

@@ -20,6 +20,7 @@ from lpsgd.lab.commands.options import (
     with_recipe_options,
 )
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 from lpsgd.lab.strict import encode
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ def train(
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
     tensorboard: TensorBoard = False,
+    curvature: Annotated[
+        str | None,
+        typer.Option(
+            metavar="every=5,...",
+            help=f"Measure the Hessian's spectrum while training: {OPTIONS_HELP}",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Train one network with one optimizer, exactly resumable."""
@@ -59,11 +67,13 @@ def train(
     from lpsgd.lab.training import RunOptions, stop_on_signals
     from lpsgd.lab.training import train as run_training
 
+    if curvature is not None:
+        parse_options(curvature)  # a mistake is told before anything is loaded
     values = read_values(recipe, given)
     source = f"--recipe {recipe}" if recipe else "recipe"
     complete = resolve(values, optimizer, source=source, allow_import=allow_import)
     folder = out or run_folder(complete)
-    options = RunOptions(root, workers, save_seconds, tensorboard)
+    options = RunOptions(root, workers, save_seconds, tensorboard, curvature)
     with stop_on_signals() as stop, _show(complete.epochs) as listen:
         result = run_training(complete, folder, options=options, stop=stop, listen=listen)
     if as_json:
@@ -84,6 +94,7 @@ class _show:
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
         self._bar: Any = None
+        self._measuring: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Callable[[dict[str, Any]], None]:
         if sys.stderr.isatty():
@@ -115,6 +126,30 @@ class _show:
                 self._bar.update(self._task, completed=event["step"])
         elif kind == "warning":
             self._say(f"warning: {event['text']}")
+        elif kind == "curvature":
+            self._say(event["text"])
+        elif kind == "curvature products":
+            self._show_products(event)
+
+    def _show_products(self, event: dict[str, Any]) -> None:
+        """The time left of a measurement: a second bar for as long as it goes on, or lines."""
+        if event["done"] == 1:
+            self._measuring = self._begin_products(event["label"], event["total"])
+        self._measuring()
+
+    def _begin_products(self, label: str, total: int) -> Callable[[], None]:
+        if self._bar is None:
+            from lpsgd.curvature.progress import PlainProgress
+
+            return PlainProgress(label, total, sys.stderr)
+        task = self._bar.add_task(label, total=total)
+
+        def advance() -> None:
+            self._bar.advance(task)
+            if self._bar.tasks[-1].finished:
+                self._bar.remove_task(task)
+
+        return advance
 
     def _say(self, text: str) -> None:
         if self._bar is not None:

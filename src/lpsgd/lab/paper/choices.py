@@ -160,7 +160,7 @@ CHOICES = (
         "Batch norm while Fig. 1's Hessian is measured",
         "silent",
         "eval",
-        ("train",),
+        ("batch",),
     ),
     Choice(
         "train-nll",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import Options, recipe, scaled_epoch, tasks_for
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
-    from lpsgd.lab.trainer import Trainer
     from lpsgd.lab.training import RunOptions
 
 # data set, model, epochs between two measurements
@@ -45,63 +44,24 @@ def _samples(options: Options) -> int:
     return min(asked, options.scale.hessian_samples or asked)
 
 
-def execute(options: Options, tasks: Sequence[Task], run_options: RunOptions) -> None:
-    """Train in this process and measure at the asked epochs; a stopped run goes on."""
-    from lpsgd.lab.training import stop_on_signals, train
+def execute(
+    options: Options, tasks: Sequence[Task], run_options: RunOptions, jobs: int | None
+) -> None:
+    """Train and measure at the asked epochs, one run after the other: each needs much memory."""
+    from lpsgd.lab.carry_out import carry_out
 
-    with stop_on_signals() as stop:
-        for task, (dataset, _, every) in zip(tasks, PANELS, strict=True):
-            spacing = scaled_epoch(every, dataset, options)
-            train(
-                task.recipe,
-                task.folder,
-                label=task.label,
-                options=run_options,
-                stop=stop,
-                observe=_observer(task, spacing, options),
-                listen=_speaker(task),
-            )
-
-
-def _observer(task: Task, every: int, options: Options) -> Callable[[Trainer, int], None]:
-    """Measures the first time with a monitor that it makes from the trainer."""
-    monitors: list[Any] = []
-
-    def observe(trainer: Trainer, epoch: int) -> None:
-        from torch.nn.functional import cross_entropy
-
-        from lpsgd.curvature import CurvatureMonitor
-
-        if not monitors:
-            monitors.append(
-                CurvatureMonitor(
-                    trainer.model,
-                    cross_entropy,
-                    trainer.data.train.plain(),
-                    task.folder,
-                    every=every,
-                    samples=min(_samples(options), trainer.data.train.size),
-                    batchnorm=options.choices["fig1-batchnorm"],
-                    probes=options.scale.probes,
-                    lanczos=options.scale.lanczos,
-                    chunk=task.recipe.batch_size,
-                    diagonal_probes=0,
-                    stream=None,
-                )
-            )
-        monitors[0](epoch)
-
-    return observe
-
-
-def _speaker(task: Task) -> Callable[[dict[str, Any]], None]:
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "epoch":
-            network = f"{task.recipe.model} on {task.recipe.dataset}"
-            done = f"epoch {event['epoch']}/{task.recipe.epochs}"
-            print(f"fig1: {network}: {done}", file=sys.stderr, flush=True)
-
-    return listen
+    for task, (dataset, _, every) in zip(tasks, PANELS, strict=True):
+        asked = {
+            "every": scaled_epoch(every, dataset, options),
+            "probes": options.scale.probes,
+            "lanczos": options.scale.lanczos,
+            "samples": _samples(options),
+            "batchnorm": options.choices["fig1-batchnorm"],
+        }
+        text = ",".join(f"{name}={value}" for name, value in asked.items())
+        failures = carry_out([task], 1, replace(run_options, curvature=text))
+        if failures:
+            raise LabError(failures[0])
 
 
 def draw(options: Options, tasks: Sequence[Task]) -> Document:

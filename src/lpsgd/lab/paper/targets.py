@@ -29,12 +29,6 @@ def train_all(
         raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
 
 
-def _train_observed(
-    options: Options, tasks: Sequence[Task], run_options: RunOptions, jobs: int | None
-) -> None:
-    fig1.execute(options, tasks, run_options)
-
-
 @dataclass(frozen=True)
 class Target:
     """One result of the paper."""
@@ -102,7 +96,7 @@ TARGETS: Mapping[str, Target] = {
             tuple(dataset for dataset, _, _ in fig1.PANELS),
             fig1.draw,
             fig1.plan,
-            _train_observed,
+            fig1.execute,
         ),
         _figure("fig2", "SGD against LPSGD", accuracy_figures.fig2_recipes, accuracy_figures.FIG2),
         Target("fig3", "GD and SignGD on the two quadratics, and a page to play with", (), _fig3),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import sqrt
-from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -17,31 +14,18 @@ from matplotlib.figure import Figure
 
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
-from lpsgd.lab.files import write_bytes
+from lpsgd.lab.figures import INK, MUTED, canvas, save_figure
+
+__all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 
 Record = Mapping[str, Any]
 Scale = Literal["linear", "asinh"]
 
-_INK, _MUTED, _BULK, _OUTLIER = "#1b1f24", "#6b7480", "#2f6db3", "#c8372d"
+_INK, _MUTED, _BULK, _OUTLIER = INK, MUTED, "#2f6db3", "#c8372d"
 _WIDTH = 6.4  # inches: a text column
 # Width of the kernel in ridges, as a share of the axis; on an asinh axis the nodes stand wider.
 _BLUR = {"linear": 0.004, "asinh": 0.014}
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "legend.frameon": False,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "svg.hashsalt": "lpsgd",  # the same figure gives the same file
-}
+_canvas = partial(canvas, **{"font.size": 9, "axes.titlesize": 10, "axes.grid": False})
 
 
 def density_figure(record: Record) -> Figure:
@@ -133,19 +117,6 @@ def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write ``stem.svg`` and ``stem.png`` (300 dpi), each whole or not at all."""
-    written = []
-    for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 300})):
-        buffer = io.BytesIO()
-        with matplotlib.rc_context(_STYLE):
-            figure.savefig(buffer, format=suffix[1:], **options)
-        path = stem.with_name(stem.name + suffix)
-        write_bytes(path, buffer.getvalue())
-        written.append(path)
-    return written
-
-
 def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequence[Any]) -> None:
     densities = [SpectralDensity.from_dict(record) for record in records]
     values = np.concatenate([nodes for density in densities for nodes in density.nodes])
@@ -225,9 +196,3 @@ def _outlier_label(numbers: Mapping[str, Any]) -> str:
 
 def _short(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3g}"
-
-
-@contextmanager
-def _canvas(width: float, height: float) -> Iterator[Figure]:
-    with matplotlib.rc_context(_STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")

@@ -18,7 +18,7 @@ def write_tables(records: Sequence[Record], folder: Path) -> list[Path]:
 
     Rows whose layer is empty are of the whole network.
     """
-    rows = list(_statistics(records))
+    rows = list(statistics_rows(records))
     paths = [folder / name for name in ("spectrum.csv", "nodes.csv", "spectrum.json")]
     write_text(paths[0], _csv(rows))
     write_text(paths[1], _csv(list(_nodes(records))))
@@ -31,7 +31,8 @@ def _parts(record: Record) -> Iterator[tuple[str, Record]]:
     yield from record.get("layers", {}).items()
 
 
-def _statistics(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+def statistics_rows(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    """One row for the network and each layer at each epoch."""
     for record in records:
         densities = {
             "": record["gradient_density"]["overall"],

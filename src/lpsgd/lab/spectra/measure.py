@@ -1,0 +1,152 @@
+"""Measuring the spectra of the laboratory's runs, in training and from checkpoints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from lpsgd.curvature import CurvatureMonitor
+from lpsgd.curvature.cost import duration
+from lpsgd.lab import models
+from lpsgd.lab.checkpoint import CheckpointStore, read_checkpoint
+from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.recipe import Recipe, make_recipe
+from lpsgd.lab.spectra.options import CurvatureOptions
+from lpsgd.lab.trainer import numerics
+from lpsgd.lab.training import RunOptions, load_data
+
+if TYPE_CHECKING:
+    from lpsgd.lab.data import Data
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+class RunMonitor(CurvatureMonitor):
+    """The spectrum of the training loss on un-augmented training examples.
+
+    It measures before the first epoch, at the epochs that are asked for, and after the last.
+    What it has to say goes to ``listen`` as events, or without that to standard error.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        data: Data,
+        path: Path,
+        options: CurvatureOptions,
+        *,
+        listen: Listener | None = None,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._listen = listen
+        super().__init__(
+            model,
+            nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing),
+            data.train.plain(),
+            path,
+            every=lambda epoch: epoch % options.every == 0 or epoch == recipe.epochs,
+            probes=options.probes,
+            lanczos=options.lanczos,
+            samples=options.samples,
+            batchnorm=options.batchnorm,
+            modules="*" if options.layers else None,
+            between=between,
+        )
+
+    def measure(self, epoch: int, **extra: Any) -> dict[str, Any]:
+        record = super().measure(epoch, **extra)
+        self.say(summary(record))
+        return record
+
+    def say(self, text: str) -> None:
+        if self._listen is None:
+            super().say(text)
+        else:
+            self._listen({"event": "curvature", "text": text})
+
+    def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[], None]]:
+        listen = self._listen
+        if listen is None:
+            return super().progress(label, total)
+        done = count(1)
+
+        def advance() -> None:
+            facts = {"label": label, "done": next(done), "total": total}
+            listen({"event": "curvature products", **facts})
+
+        return nullcontext(advance)
+
+
+def summary(record: dict[str, Any]) -> str:
+    """One line about one measurement."""
+    numbers = record["statistics"]
+    return (
+        f"curvature at epoch {record['epoch']}: λ from {numbers['lambda_min']:.3g} "
+        f"to {numbers['lambda_max']:.3g}, anisotropy {numbers['anisotropy'] or 0:.3g}, "
+        f"effective rank {numbers['effective_rank']:.3g}, "
+        f"{numbers['outlier_count']} outliers, {duration(record['seconds'])}"
+    )
+
+
+def run_of(source: Path) -> Path:
+    """The run's folder, given itself or one of its checkpoints."""
+    for folder in (source, source.parent.parent):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UserError(f"{source} is neither a run's folder (with config.json) nor its checkpoint")
+
+
+def measure_checkpoints(
+    source: Path,
+    path: Path,
+    options: CurvatureOptions,
+    *,
+    every_checkpoint: bool,
+    root: Path | None,
+) -> None:
+    """Measure the newest checkpoint of a run, all that it kept, or the one file ``source``."""
+    folder = run_of(source)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    recipe = make_recipe(config["recipe"], source=str(folder / "config.json"))
+    states = _states(source, folder, every_checkpoint)
+    with numerics(recipe) as device:
+        data = load_data(recipe, RunOptions(root=root), device)
+        model = models.create(
+            recipe.model, input_shape=data.input_shape, classes=data.classes, width=recipe.width
+        ).to(device)
+        monitor = RunMonitor(model, recipe, data, path, options)
+        for state in states:
+            model.load_state_dict(state["trainer"]["model"])
+            batches = state["batch"] / len(data.train)
+            epoch = state["epoch"] - 1 + (int(batches) if batches in (0, 1) else batches)
+            p = state["trainer"]["optimizer"]["param_groups"][0].get("p")
+            monitor.measure(epoch, step=state["trainer"]["step"], p=None if p is None else float(p))
+
+
+def _states(source: Path, folder: Path, every_checkpoint: bool) -> list[dict[str, Any]]:
+    """The states to measure, oldest first."""
+    if source.is_file():
+        state = read_checkpoint(source)
+        if state is None:
+            raise LabError(f"{source} is damaged")
+        return [state]
+
+    def warn(text: str) -> None:
+        print(f"warning: {text}", file=sys.stderr)
+
+    states = []
+    for state in CheckpointStore(folder / "checkpoints", warn).load():
+        states.append(state)
+        if not every_checkpoint:
+            break
+    if not states:
+        raise LabError(f"{folder} has no intact checkpoint")
+    return states[::-1]
