@@ -67,7 +67,7 @@ def execute(
 def draw(options: Options, tasks: Sequence[Task]) -> Document:
     """The spectra of both runs, one above the other over epochs, and their extremes."""
     from lpsgd.curvature import read_records
-    from lpsgd.lab.spectra import evolution_figure
+    from lpsgd.lab.spectra.figures import evolution_figure
 
     scale, chosen = options.scale, options.choices
     datasets = tuple(dataset for dataset, _, _ in PANELS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import sqrt
 from typing import Any, Literal
 
@@ -25,13 +24,13 @@ _INK, _MUTED, _BULK, _OUTLIER = INK, MUTED, "#2f6db3", "#c8372d"
 _WIDTH = 6.4  # inches: a text column
 # Width of the kernel in ridges, as a share of the axis; on an asinh axis the nodes stand wider.
 _BLUR = {"linear": 0.004, "asinh": 0.014}
-_canvas = partial(canvas, **{"font.size": 9, "axes.titlesize": 10, "axes.grid": False})
+_LOOK: dict[str, Any] = {"font.size": 9, "axes.titlesize": 10, "axes.grid": False}
 
 
 def density_figure(record: Record) -> Figure:
     """The spectral density on a log axis, with the discrete outliers marked."""
     density, numbers = SpectralDensity.from_dict(record), record["statistics"]
-    with _canvas(_WIDTH, 3.4) as figure:
+    with canvas(_WIDTH, 3.4, **_LOOK) as figure:
         axes = figure.add_subplot()
         grid, height = density.smoothed()
         # The height of one eigenvalue's bump: below it the curve is the tail of the kernel.
@@ -73,7 +72,7 @@ def evolution_figure(records: Sequence[Record], scale: Scale = "linear") -> Figu
     """
     if not records:
         raise ValueError("records must hold at least one measurement")
-    with _canvas(_WIDTH, min(2.2 + 0.3 * len(records), 8.0)) as figure:
+    with canvas(_WIDTH, min(2.2 + 0.3 * len(records), 8.0), **_LOOK) as figure:
         axes = figure.add_subplot()
         shades = colormaps["viridis"](np.linspace(0.08, 0.8, len(records)))
         _ridges(axes, records, scale, list(shades))
@@ -92,7 +91,7 @@ def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
     if not layers:
         raise ValueError(f"the record of epoch {record.get('epoch')} has no layers")
     names = list(layers)[::-1]
-    with _canvas(_WIDTH, min(1.4 + 0.32 * len(names), 11.0)) as figure:
+    with canvas(_WIDTH, min(1.4 + 0.32 * len(names), 11.0), **_LOOK) as figure:
         axes = figure.add_subplot()
         _ridges(axes, [layers[name] for name in names], scale, [_BULK] * len(names))
         axes.set_yticks(range(len(names)), [name or "(model)" for name in names])
