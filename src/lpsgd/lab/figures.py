@@ -53,7 +53,8 @@ STYLE: Any = {
 @contextmanager
 def canvas(width: float, height: float, **changes: Any) -> Iterator[Figure]:
     """A figure of that size in inches; what is drawn in the block has the common look."""
-    with matplotlib.rc_context({**STYLE, **changes}):
+    look: Any = {**STYLE, **changes}
+    with matplotlib.rc_context(look):
         yield Figure(figsize=(width, height), layout="constrained")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,9 @@ from lpsgd.lab.figures import (
     label_panels,
 )
 from lpsgd.lab.files import write_text
-from lpsgd.lab.paper import toy
+from lpsgd.lab.paper import shell, toy
 from lpsgd.lab.paper.document import Attachment, Document, Picture, Table, text
-from lpsgd.lab.report.html import content_policy, embedded_json
+from lpsgd.lab.report.html import Html, embedded_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,14 +171,14 @@ def _losses(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) ->
 
 def page() -> str:
     """The interactive page: one file, no network, the same formulas as the optimizers'."""
-    theme, script = _asset("theme.js"), _asset("fig3.js")
-    style = (resources.files("lpsgd.lab.report") / "page.css").read_text(encoding="utf-8")
-    return Template(_asset("fig3.html")).substitute(
-        policy=content_policy([theme, script]),
-        style=style + _asset("fig3.css"),
-        data=embedded_json(_page_data()),
-        theme=theme,
-        script=script,
+    body = Template(shell.asset("fig3.html")).substitute(data=embedded_json(_page_data()))
+    return shell.page(
+        "GD, SignGD and LPSGD on two quadratics",
+        "The paper's Fig. 3, with the exponent p to play with. Drag the start point, move the "
+        "sliders.",
+        Html(body),
+        style="fig3.css",
+        script="fig3.js",
     )
 
 
@@ -199,7 +198,3 @@ def _page_data() -> dict[str, Any]:
             for quadratic in QUADRATICS
         ],
     }
-
-
-def _asset(name: str) -> str:
-    return (resources.files("lpsgd.lab.paper") / name).read_text(encoding="utf-8")

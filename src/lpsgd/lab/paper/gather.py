@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
-from string import Template
 
-import lpsgd
 from lpsgd.lab.files import write_text
+from lpsgd.lab.paper import shell
 from lpsgd.lab.paper.document import (
     Attachment,
     Block,
@@ -21,7 +19,7 @@ from lpsgd.lab.paper.document import (
     is_number,
     shown,
 )
-from lpsgd.lab.report.html import Html, content_policy, element, join
+from lpsgd.lab.report.html import Html, element, join
 
 PAGE = "index.html"
 _SHORT = 24  # characters of a cell that is not broken into lines
@@ -31,24 +29,17 @@ def write_page(
     documents: Sequence[Document], missing: Sequence[tuple[str, str]], title: str, out: Path
 ) -> Path:
     """Write ``out``/index.html; ``missing`` names what could not be made, and why."""
-    style = (resources.files("lpsgd.lab.report") / "page.css").read_text(encoding="utf-8")
-    script = _asset("theme.js")
-    page = Template(_asset("gather.html")).substitute(
-        policy=content_policy([script]),
-        style=style + _asset("gather.css"),
-        title=join(title),
-        contents=_contents(documents, missing),
-        sections=join(*(_section(document, out) for document in documents)),
-        version=join(lpsgd.__version__),
-        script=script,
+    contents = element("nav", _contents(documents, missing), aria_label="Contents")
+    page = shell.page(
+        title,
+        "Beyond l_2-norm and l_inf-norm: a curvature-inspired l_p-norm scheme for deep neural "
+        "networks",
+        join(contents, *(_section(document, out) for document in documents)),
+        style="gather.css",
     )
     path = out / PAGE
     write_text(path, page)
     return path
-
-
-def _asset(name: str) -> str:
-    return (resources.files("lpsgd.lab.paper") / name).read_text(encoding="utf-8")
 
 
 def _contents(documents: Sequence[Document], missing: Sequence[tuple[str, str]]) -> Html:
