@@ -141,6 +141,18 @@ def test_the_point_is_where_the_operator_was_made():
     assert torch.equal(operator @ vector, before)
 
 
+def test_channels_last_models_and_data_are_measured_as_contiguous_ones():
+    """torch 2.13's CPU convolutions of few channels corrupt memory in channels_last."""
+    problem = convolution("eval")
+    vector = torch.randn(204, dtype=torch.float64)
+    expected = operator_of(problem) @ vector
+    problem.model.to(memory_format=torch.channels_last)
+    problem.batches = [(x.to(memory_format=torch.channels_last), y) for x, y in problem.batches]
+    operator = operator_of(problem)
+    assert torch.equal(operator @ vector, expected)
+    assert all(leaf.is_contiguous() for leaf in operator._risk.point.leaves)
+
+
 def test_a_forward_pass_that_writes_buffers_does_not_move_the_point():
     class Counting(nn.Module):
         def __init__(self):

@@ -50,7 +50,7 @@ class Batch:
         """On ``device``, with floating-point tensors in ``dtype``."""
 
         def move(tensor: Tensor) -> Tensor:
-            moved = tensor.to(device, dtype if tensor.is_floating_point() else None)
+            moved = tensor.to(device, dtype if tensor.is_floating_point() else None).contiguous()
             # autograd cannot save tensors that were made under inference_mode
             return moved.clone() if moved.is_inference() else moved
 

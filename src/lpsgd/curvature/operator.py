@@ -188,7 +188,9 @@ class _Point:
         self.names, self.dtype, self.device = names, dtype, first.device
 
         def copied(tensor: Tensor) -> Tensor:
-            return tensor.detach().to(dtype if tensor.is_floating_point() else None, copy=True)
+            # Not in channels_last, whose narrow convolutions crash some CPU builds of torch.
+            kind = dtype if tensor.is_floating_point() else tensor.dtype
+            return tensor.detach().to(kind, copy=True, memory_format=torch.contiguous_format)
 
         with torch.inference_mode(False):
             self.weights = {name: copied(tensor) for name, tensor in parameters.items()}
