@@ -112,7 +112,7 @@ def time_one(shape: Shape) -> float:
 
     device = choose_device("auto")
     pixels = shape.input_shape[1] * shape.input_shape[2]
-    images = max(2, min(128, 32 * 32 * 32 // pixels))
+    images = max(2, min(32, 2**16 // pixels))
     model = models.create(
         shape.model, input_shape=shape.input_shape, classes=shape.classes, width=shape.width
     ).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -86,7 +86,7 @@ PAPER = Scale(
 CPU = Scale(
     name="cpu",
     summary="the same networks, optimizers and schedules with a quarter of the width (ResNet-50 an "
-    "eighth), a tenth of CIFAR's training images and 20 epochs; of ImageNet 5000 images at 64 x 64 "
+    "eighth), a tenth of CIFAR's training images and 20 epochs; of ImageNet 4000 images at 64 x 64 "
     "and 12 epochs. At most three hours for a table on two cores.",
     seeds=3,
     places={
@@ -98,10 +98,10 @@ CPU = Scale(
         ),
         "imagenet1k": Place(
             "imagefolder",
-            "5000 images of ImageNet-1K",
+            "4000 images of ImageNet-1K",
             (3, 64, 64),
             1000,
-            5000,
+            4000,
             2000,
             12,
             {"size": 64},
