@@ -1,7 +1,7 @@
 """The examples run against the real libraries, each in a process of its own, offline.
 
-Those of Hugging Face and Lightning train once without interruption and once stopped and resumed, and
-compare the losses of the two exactly.
+Those of Hugging Face and Lightning train once without interruption and once stopped and resumed,
+and compare the losses of the two exactly.
 """
 
 from __future__ import annotations
