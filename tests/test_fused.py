@@ -462,7 +462,8 @@ def test_the_operator_keeps_torch_library_s_rules():
     number = torch.tensor(1.0, dtype=torch.float64)
     tensors = [[torch.randn(5), torch.randn(3)] for _ in range(3)]
     for buffers in (tensors[2], []):
-        arguments = (tensors[0], tensors[1], buffers, number * 6, -number, number, 0.9, 1e-8, "rms")
+        settings = (number * 6, -number, number, 0.9, 1e-8, "rms", torch.tensor(3))
+        arguments = (tensors[0], tensors[1], buffers, *settings)
         torch.library.opcheck(torch.ops.lpsgd.step.default, arguments)
 
 
