@@ -61,7 +61,7 @@ def test_get_verify_damage_verify(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["get", "cifar"], "unknown data set 'cifar' (did you mean 'cifar10'?)"),
+        (["get", "cifar"], "unknown data set 'cifar' (did you mean 'cifar10' or 'cifar100'?)"),
         (["verify", "mnist"], "unknown data set 'mnist'"),
         (["get", "imagefolder"], "imagefolder is your own"),
         (["get", "cifar10", "--source", "mirror"], "--source is 'mirror'; allowed: auto, official"),
