@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_ALL := $(VENV)/.ready-all
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench clean
+.PHONY: help setup demo test test-all test-integrations docs dist lint format bench clean
 
 help:            ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +19,11 @@ $(READY): pyproject.toml constraints.txt requirements-no-deps.txt $(wildcard set
 	$(BIN)/pip install --quiet --no-deps -r requirements-no-deps.txt
 	@touch $@
 
+# JAX, the Hugging Face libraries, Lightning and mkdocs, which only their own tests need
+$(READY_ALL): $(READY)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,optax,integrations,docs]'
+	@touch $@
+
 setup: $(READY)  ## make the virtual environment and install everything pinned
 
 demo: $(READY)   ## compare four optimizers on real digits: a table and a page (under two minutes)
@@ -26,10 +32,19 @@ demo: $(READY)   ## compare four optimizers on real digits: a table and a page (
 test: $(READY)   ## run the tests
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(READY)  ## run the tests, the slow ones too, and ask for 95 % coverage of the library
+test-all: $(READY_ALL)  ## run the tests, the slow ones too, and ask for 95 % coverage of the library
 	$(BIN)/python -m pytest --ignore=tests/lab --cov=lpsgd --cov-report=
 	$(BIN)/coverage report --omit='*/lab/*,*/__main__.py' --fail-under=95
 	$(BIN)/python -m pytest tests/lab
+
+test-integrations: $(READY_ALL)  ## run the tests with JAX, transformers, accelerate and Lightning
+	$(BIN)/python -m pytest tests/integrations
+
+docs: $(READY_ALL)  ## build the site in site/
+	$(BIN)/mkdocs build --strict
+
+dist: $(READY)   ## build sdist and wheel in dist/, and try each in an empty environment
+	$(BIN)/python scripts/smoke.py dist
 
 lint: $(READY)   ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -41,4 +56,4 @@ format: $(READY) ## let ruff put the code in order
 	$(BIN)/ruff format .
 
 clean:           ## remove the virtual environment and build leftovers
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

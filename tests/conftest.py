@@ -11,6 +11,7 @@ import torch
 @pytest.fixture(autouse=True)
 def _deterministic() -> Iterator[None]:
     threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)

@@ -53,6 +53,7 @@ def follow(
         (LPSGDM, CosineP(6, total_steps=30), False, {}),
         (LPSGDM, CosineP(6, total_steps=30), False, {"capturable": True}),
         (LPSGDM, CosineP(6, total_epochs=3, steps_per_epoch=10), False, {"foreach": False}),
+        (LPSGDM, CosineP(6, total_steps=30), False, {"state_dtype": torch.bfloat16}),
         (LPSGDM, "by hand", False, {}),
         (LPSGDM, "by hand", True, {"normalize": "dual"}),
         (LPSGD, LinearAlpha(total_steps=30), False, {"normalize": "rms"}),

@@ -69,16 +69,22 @@ def test_documented_examples_are_true(module: str) -> None:
     assert result.failed == 0
 
 
-def test_the_readmes_python_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
-
-
 def test_one_version() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert re.search(rf"^## {re.escape(lpsgd.__version__)}", changes, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_sdist_and_wheel_work_in_an_empty_environment(tmp_path: Path) -> None:
+    """Builds both, installs torch and each of them, and uses them there: about a minute."""
+    command = [sys.executable, "scripts/smoke.py", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"lpsgd {lpsgd.__version__} works") == 2
+
+
+def test_the_citation_names_this_version() -> None:
+    assert f"\nversion: {lpsgd.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_quickstart_runs() -> None:

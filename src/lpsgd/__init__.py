@@ -46,5 +46,5 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker knows the names from above, and should miss any other
+    __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -171,6 +171,22 @@ INLINE uint16_t to_bfloat16(float value) /* nearest, ties to even; NaN stays NaN
     return (uint16_t)(value != value ? 0x7fc0 : nearest);
 }
 
+/* Noise for stochastic rounding: a hash, the same as in rounding.py. */
+#define GOLDEN 0x9e3779b1u
+
+INLINE uint32_t mix(uint32_t h)
+{
+    h = (h ^ (h >> 16)) * 0x85ebca6bu;
+    h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+    return h ^ (h >> 16);
+}
+
+INLINE uint16_t to_bfloat16_by_chance(float value, uint32_t noise) /* NaN stays NaN */
+{
+    uint32_t rounded = ((uint32_t)bits_of(value) + (noise & 0xffff)) >> 16;
+    return (uint16_t)(value != value ? 0x7fc0 : rounded);
+}
+
 INLINE float from_float16(uint16_t half)
 {
     uint32_t shifted = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
@@ -204,6 +220,14 @@ CLONES static void widen(int type, const uint16_t *restrict half, float *restric
             room[i] = from_float16(half[i]);
 }
 
+/* `first` is the number of the first element within its tensor, `key` is the tensor's. */
+CLONES static void narrow_by_chance(uint16_t *restrict half, const float *restrict room, int n,
+                                    uint32_t first, uint32_t key)
+{
+    for (int i = 0; i < n; i++)
+        half[i] = to_bfloat16_by_chance(room[i], mix((first + (uint32_t)i) * GOLDEN + key));
+}
+
 CLONES static void narrow(int type, uint16_t *restrict half, const float *restrict room, int n)
 {
     if (type == BFLOAT16)
@@ -223,16 +247,20 @@ INLINE float *load(int type, const void *memory, float *room, int n)
     return room;
 }
 
-INLINE void store(int type, void *memory, const float *room, int n)
+/* A momentum of bfloat16 is rounded stochastically, and with it a parameter of bfloat16. */
+INLINE void store(int type, int by_chance, void *memory, const float *room, int n, int64_t first,
+                  uint32_t key)
 {
-    if (type != FLOAT32)
+    if (type == BFLOAT16 && by_chance)
+        narrow_by_chance(memory, room, n, (uint32_t)first, key);
+    else if (type != FLOAT32)
         narrow(type, memory, room, n);
 }
 
 /* ---- One block ------------------------------------------------------------------------------ */
 
 typedef struct {
-    int param_type, grad_type, momentum_type, kind, normalize;
+    int param_type, grad_type, momentum_type, kind, normalize, by_chance;
     float weight; /* 1 - momentum */
     float eps, keep;
     Power power;
@@ -242,7 +270,8 @@ typedef struct {
 typedef struct {
     char *param, *momentum;
     const char *grad;
-    int64_t n;
+    int64_t n, first;           /* how many elements, and the number of the first */
+    uint32_t momentum_key, param_key;
 } Piece;
 
 typedef struct {
@@ -285,7 +314,8 @@ INLINE const float *prepare(int kind, const Rule *rule, const Piece *piece, int6
                 moved[i] = m[i] + weight * (g[i] - m[i]);
         }
         if (write)
-            store(rule->momentum_type, memory, moved, n);
+            store(rule->momentum_type, rule->by_chance, memory, moved, n, piece->first + at,
+                  piece->momentum_key);
     }
     if (kind == POWER) {
         if (!(piece->momentum && write))
@@ -323,7 +353,8 @@ INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t
     const Stage *restrict stage = &rooms->stage;
     for (int i = 0; i < n; i++)
         param[i] = keep * param[i] + step * direction(kind, x[i], eps, rho, stage, i);
-    store(rule->param_type, memory, param, n);
+    store(rule->param_type, rule->by_chance, memory, param, n, piece->first + at,
+          piece->param_key);
 }
 
 INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, float step)
@@ -452,6 +483,7 @@ typedef struct {
     const int64_t *starts; /* tensors + 1: where each begins when laid end to end, padded */
     Partial *partials;     /* while reducing: that of chunk c and tensor t is number c + t */
     const float *steps;    /* while updating: one step size for each tensor */
+    uint32_t count;        /* of the steps before this one */
 } Work;
 
 static int64_t tensor_at(const Work *work, int64_t position)
@@ -478,6 +510,9 @@ static void do_chunk(const Work *work, int64_t chunk)
             continue;
         Piece piece;
         piece.n = to - from;
+        piece.first = from;
+        piece.momentum_key = mix(work->count * GOLDEN + 2 * (uint32_t)t);
+        piece.param_key = mix(work->count * GOLDEN + 2 * (uint32_t)t + 1);
         piece.param = (char *)work->params[t] + from * size_of(rule->param_type);
         piece.grad = (const char *)work->grads[t] + from * size_of(rule->grad_type);
         piece.momentum = work->momenta ? (char *)work->momenta[t] +
@@ -547,14 +582,15 @@ EXPORT int lpsgd_threads_available(void)
 EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
                       void *const *momenta, const int64_t *sizes, int param_type, int grad_type,
                       int momentum_type, double p, double step, double keep, double momentum,
-                      double eps, int normalize, int threads)
+                      double eps, int normalize, int threads, int64_t count)
 {
     Work work = {.tensors = tensors, .params = params, .grads = grads, .momenta = momenta,
-                 .sizes = sizes};
+                 .sizes = sizes, .count = (uint32_t)count};
     Rule *rule = &work.rule;
     rule->param_type = param_type;
     rule->grad_type = grad_type;
     rule->momentum_type = momentum_type;
+    rule->by_chance = momenta && momentum_type == BFLOAT16;
     rule->weight = (float)(1.0 - momentum);
     rule->eps = (float)eps;
     rule->keep = (float)keep;

@@ -41,7 +41,7 @@ def load(path: Path) -> Kernel:
     """The kernel in the library at ``path``; OSError if it cannot be loaded."""
     step = ctypes.CDLL(os.fspath(path)).lpsgd_step
     count, address, real, flag = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.c_int
-    step.argtypes = [count, *[address] * 4, *[flag] * 3, *[real] * 5, *[flag] * 2]
+    step.argtypes = [count, *[address] * 4, *[flag] * 3, *[real] * 5, *[flag] * 2, count]
     step.restype = flag
     return step
 
@@ -135,6 +135,7 @@ def kernel_step(
     momentum: float,
     eps: float,
     normalize: Normalize,
+    count: int = 0,
     kernel: Kernel | None = None,
 ) -> None:
     """One step on tensors that :func:`refusal` accepts, alike in dtype within each list.
@@ -161,6 +162,7 @@ def kernel_step(
         eps,
         _NORMALIZE[normalize],
         torch.get_num_threads(),
+        count,
     )
     if failed:
         raise MemoryError("no memory for the bookkeeping of the fused step")
@@ -179,6 +181,7 @@ def _step_operator(
     momentum: float,
     eps: float,
     normalize: str,
+    count: Tensor,
 ) -> None:
     kernel_step(
         params,
@@ -190,6 +193,7 @@ def _step_operator(
         momentum=momentum,
         eps=eps,
         normalize=normalize or None,  # type: ignore[arg-type]
+        count=int(count),
     )
 
 
@@ -204,6 +208,8 @@ def operator_step(
     momentum: float,
     eps: float,
     normalize: Normalize,
+    count: Tensor,
 ) -> None:
     """:func:`kernel_step` as one operator that ``torch.compile`` does not look into."""
-    _step_operator(params, grads, buffers or [], p, step, keep, momentum, eps, normalize or "")
+    mode = normalize or ""
+    _step_operator(params, grads, buffers or [], p, step, keep, momentum, eps, mode, count)

@@ -37,6 +37,7 @@ from lpsgd.lists import (
     scalar,
     scaling_,
 )
+from lpsgd.rounding import MOMENTUM, PARAMETER, noise_key, round_into
 from lpsgd.schedule import PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
@@ -138,6 +139,7 @@ class LPSGD(LpOptimizer):
             fused=group["fused"],
             capturable=group["capturable"],
             differentiable=group["differentiable"],
+            count=step,
         )
 
 
@@ -160,7 +162,9 @@ class LPSGDM(LPSGD):
         weight_decay: the decoupled decay lambda.
         eps: the constant epsilon > 0 that keeps the scaling finite at zero.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
-            else the parameter's own.
+            else the parameter's own. ``torch.bfloat16`` halves its memory: it is then rounded
+            stochastically, and so are bfloat16 parameters, which keeps steps and decay far below
+            their spacing right on average.
         normalize: sets the length of each tensor's step. ``None``: as in the paper. ``"dual"``:
             restores the factor ||x||_q^rho that the paper drops, so that the step is exact
             steepest descent as eps -> 0. ``"rms"``: unit root mean square, so that one learning
@@ -246,14 +250,20 @@ def lp_descent(
     fused: bool | None = None,
     capturable: bool = False,
     differentiable: bool = False,
+    count: int | Tensor = 0,
 ) -> None:
     """The functional form: one step of LPSGD, or of LPSGDM where there are momentum buffers.
 
     Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
-    around: the rule is odd in x, so the buffer averages the gradient as it was given.
+    around: the rule is odd in x, so the buffer averages the gradient as it was given. ``count`` is
+    the number of steps before this one, from which bfloat16 buffers take the noise of rounding.
     """
     untouched = capturable or differentiable
     lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
+    if any(_rounds_stochastically(buffer) for buffer in momentum_buffers or ()):
+        count = scalar(count, params, untouched)  # type: ignore[assignment]
+    else:
+        count = 0
     tensors = _real_tensors(params, grads, momentum_buffers)
     if not tensors[0]:
         return
@@ -267,7 +277,13 @@ def lp_descent(
         eps=eps,
         normalize=normalize,
         differentiable=differentiable,
+        count=count,
     )
+
+
+def _rounds_stochastically(buffer: Tensor | None) -> bool:
+    """Whether a step rounds this momentum, and a parameter of its dtype, stochastically."""
+    return buffer is not None and buffer.dtype == torch.bfloat16
 
 
 def _rule(
@@ -331,25 +347,46 @@ def _single_tensor(
     eps: float,
     normalize: Normalize,
     differentiable: bool,
+    count: int | Tensor,
 ) -> None:
     """The rule as it is written; ``step`` stands for -eta, ``keep`` for 1 - eta lambda."""
     for index, param in enumerate(params):
         dtype = _working_dtype(param, buffers[index] if buffers is not None else None)
         p, step, keep = (on_device(value, param.device) for value in (p, step, keep))
         eps = _visible(eps, dtype)
+        round_ = _rounding(buffers, index, count, differentiable)
         theta = param.to(dtype)  # a copy where the parameter is narrower, else itself
         x = grads[index].to(dtype)
         if buffers is not None:
             m = buffers[index].to(dtype)
             m.lerp_(x, 1 - momentum)  # m_t = beta m_{t-1} + (1 - beta) g_t
             if m is not buffers[index]:
-                buffers[index].copy_(m)
+                round_(buffers[index], m, MOMENTUM)
             # autograd must find what u was made of, although m goes on to change
             x = m.clone() if differentiable else m
         u = geometry.normalized_direction(x, p, eps, normalize)  # u_t = x_t / (|x_t| + eps)^rho
         theta.mul_(keep).add_(u * step)  # theta <- (1 - eta lambda) theta - eta u
         if theta is not param:
-            param.copy_(theta)
+            round_(param, theta, PARAMETER)
+
+
+def _rounding(
+    buffers: list[Tensor] | None, index: int, count: int | Tensor, differentiable: bool
+) -> Callable[[Tensor, Tensor, int], None]:
+    """How what was computed is put into a narrower tensor: to nearest, or stochastically."""
+    stochastic = buffers is not None and _rounds_stochastically(buffers[index])
+
+    def round_(target: Tensor, value: Tensor, role: int) -> None:
+        if not stochastic or differentiable or target.dtype != torch.bfloat16:
+            target.copy_(value)
+            return
+        key = on_device(noise_key(count, index, role), target.device)
+        first = 0
+        for part, values in _blocks([target], [value]):
+            round_into(part, values, key, first)  # type: ignore[arg-type]
+            first += part.numel()
+
+    return round_
 
 
 def _kernel(
@@ -364,6 +401,7 @@ def _kernel(
     eps: float,
     normalize: Normalize,
     differentiable: bool,
+    count: int | Tensor,
 ) -> None:
     """The same rule in one pass of C code, as one operator where a graph is compiled."""
     if torch.compiler.is_compiling():
@@ -372,10 +410,12 @@ def _kernel(
             "p": as_tensor(p, device),
             "step": as_tensor(step, device),
             "keep": as_tensor(keep, device),
+            "count": as_tensor(count, device),
         }
         run: Callable[..., None] = fused_kernel.operator_step
     else:
         numbers = {"p": as_number(p), "step": as_number(step), "keep": as_number(keep)}
+        numbers["count"] = int(count)
         run = fused_kernel.kernel_step
     for some in _alike(params, grads, buffers):
         run(
@@ -399,6 +439,7 @@ def _multi_tensor(
     eps: float,
     normalize: Normalize,
     differentiable: bool,
+    count: int | Tensor,
 ) -> None:
     """The same rule by foreach operations, with one temporary of the size of the parameters."""
     for some in _alike(params, grads, buffers):
@@ -415,6 +456,7 @@ def _multi_tensor(
                 eps=eps,
                 normalize=normalize,
                 differentiable=differentiable,
+                count=count,
             )
             continue
         bucket.average(momentum)
@@ -434,12 +476,13 @@ def _compiled_multi_tensor(
     p: Exponent,
     step: float | Tensor,
     keep: float | Tensor,
+    count: int | Tensor,
     **settings: Any,
 ) -> None:
     """The foreach path compiled by Inductor; numbers that change go in as tensors."""
     device = params[0].device
-    p, step, keep = (as_tensor(value, device) for value in (p, step, keep))
-    _compile()(params, grads, buffers, p=p, step=step, keep=keep, **settings)
+    p, step, keep, count = (as_tensor(value, device) for value in (p, step, keep, count))
+    _compile()(params, grads, buffers, p=p, step=step, keep=keep, count=count, **settings)
 
 
 def _alike(

@@ -1,8 +1,8 @@
 r"""The norm exponent p as a function of the step.
 
 A schedule is a pure function ``step -> p`` of the optimizer's step count, which starts at 0. Given
-an int it returns a float; given a 0-d tensor it returns a 0-d tensor without branching on its
-value, so that a compiled or captured step never has to look at the count.
+an int it returns a float; given a 0-d tensor or JAX array it returns one too, without branching on
+its value, so that a compiled or captured step never has to look at the count.
 
 Each schedule spans either ``total_steps`` steps, smoothly, or ``total_epochs`` epochs of
 ``steps_per_epoch`` optimizer steps, constant within an epoch as in the paper. Past its end a
@@ -12,6 +12,7 @@ schedule stays at its last value.
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -56,6 +57,10 @@ class Schedule(ABC):
         if isinstance(step, Tensor):
             value: Tensor = self._value(step.to(exponent_dtype(step.device)), _TENSORS)
             return value
+        jax = sys.modules.get("jax")  # a JAX array exists only where JAX is loaded
+        if jax is not None and isinstance(step, jax.Array):
+            # JAX's widest float: float64 where that is enabled, for an int32 count too
+            return self._value(step.astype(float), _jax_operations())  # type: ignore[no-any-return]
         return float(self._value(step, _NUMBERS))
 
     def describe(self) -> dict[str, Any]:
@@ -80,23 +85,26 @@ class _Ops:
     """The few functions in which numbers and tensors differ."""
 
     cos: Callable[[Any], Any]
-    floor: Callable[[Any], Any]
     clamp: Callable[[Any, float], Any]
     reciprocal: Callable[[Any], Any]
 
 
 _NUMBERS = _Ops(
     cos=math.cos,
-    floor=math.floor,
     clamp=min,
     reciprocal=lambda x: 1 / x if x else math.inf,
 )
 _TENSORS = _Ops(
     cos=torch.cos,
-    floor=torch.floor,
     clamp=lambda x, most: torch.clamp(x, max=most),
     reciprocal=torch.reciprocal,
 )
+
+
+def _jax_operations() -> _Ops:
+    import jax.numpy as jnp
+
+    return _Ops(cos=jnp.cos, clamp=jnp.minimum, reciprocal=jnp.reciprocal)
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,17 +158,17 @@ class _Span(Schedule):
         assert self.steps_per_epoch is not None
         return self.total_epochs * self.steps_per_epoch
 
-    def _stage(self, step: Any, ops: _Ops) -> tuple[Any, int]:
+    def _stage(self, step: Any) -> tuple[Any, int]:
         """(s-1, S): the stage that ``step`` is in, from 0, and the number of stages."""
         if self.total_steps is not None:
             return step, self.total_steps
         assert self.total_epochs is not None
         assert self.steps_per_epoch is not None
-        return ops.floor(step / self.steps_per_epoch), self.total_epochs
+        return step // self.steps_per_epoch, self.total_epochs
 
     def _progress(self, step: Any, ops: _Ops) -> Any:
         """(s-1)/(S-1), which is 0 in the first stage and 1 in the last; 0 where S = 1."""
-        stage, stages = self._stage(step, ops)
+        stage, stages = self._stage(step)
         return ops.clamp(stage, stages - 1) / max(stages - 1, 1)
 
 
@@ -235,7 +243,7 @@ class LinearAlpha(_Span):
     """
 
     def _value(self, step: Any, ops: _Ops) -> Any:
-        stage, stages = self._stage(step, ops)
+        stage, stages = self._stage(step)
         return 1 + ops.reciprocal(ops.clamp(stage / stages, 1.0))
 
 

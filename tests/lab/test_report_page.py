@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-import shutil
 from importlib import resources
 from pathlib import Path
 
@@ -123,20 +122,6 @@ def test_colours_are_told_apart_with_every_vision(theme):
 
 
 # --- in the browser ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    executable = shutil.which("chromium") or shutil.which("chromium-browser")
-    if executable is None:
-        pytest.skip("the page tests need the program chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    arguments += ["--disable-component-update", "--disable-sync", "--no-first-run"]
-    with playwright.sync_playwright() as api:
-        browser = api.chromium.launch(executable_path=executable, args=arguments)
-        yield browser
-        browser.close()
 
 
 WINDOW = {"width": 1280, "height": 900}

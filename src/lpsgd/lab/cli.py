@@ -8,7 +8,16 @@ import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab.commands import bench, compare, data, optimizers, report, spectrum, train
+from lpsgd.lab.commands import (
+    bench,
+    compare,
+    data,
+    optimizers,
+    report,
+    reproduce,
+    spectrum,
+    train,
+)
 from lpsgd.lab.errors import LabError
 
 app = typer.Typer(
@@ -22,6 +31,7 @@ app = typer.Typer(
 app.command()(compare.compare)
 app.command()(train.train)
 app.command()(report.report)
+app.command()(reproduce.reproduce)
 app.command()(spectrum.spectrum)
 app.command()(optimizers.optimizers)
 app.command(

@@ -42,6 +42,9 @@ class Recipe(BaseModel):
     settings: dict[str, Any] = Field(
         default_factory=dict, description="The optimizer's settings; those left out are filled in."
     )
+    decay: Literal["all", "matrices"] = Field(
+        "all", description="Decay all parameters, or matrices and kernels alone."
+    )
     closure: bool = Field(False, description="Call `step(closure)`, as SAM needs.")
     create_graph: bool = Field(False, description="Make gradients differentiable, as Sophia needs.")
 

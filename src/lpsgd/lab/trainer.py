@@ -282,7 +282,7 @@ class Trainer:
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         try:
-            return registry.build(
+            optimizer = registry.build(
                 self.recipe.optimizer,
                 self.model,
                 self.recipe.settings,
@@ -292,6 +292,22 @@ class Trainer:
             )
         except ValueError as error:
             raise UserError(str(error)) from error
+        if self.recipe.decay == "matrices":
+            spare_vectors(optimizer)
+        return optimizer
+
+
+def spare_vectors(optimizer: torch.optim.Optimizer) -> None:
+    """Move norms and biases into groups of their own without weight decay."""
+    for group in list(optimizer.param_groups):
+        vectors = [p for p in group["params"] if p.ndim < 2]
+        matrices = [p for p in group["params"] if p.ndim >= 2]
+        if vectors and matrices:
+            group["params"] = matrices
+            spared: dict[str, Any] = {
+                key: 0.0 for key in ("weight_decay", "decoupled_decay") if key in group
+            }
+            optimizer.add_param_group({**group, **spared, "params": vectors})
 
 
 def _split(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:

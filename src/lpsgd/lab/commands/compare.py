@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training import RunOptions
 
 EXAMPLE = """
 
@@ -63,6 +62,7 @@ def compare(
     as_json: AsJson = False,
 ) -> int:
     """Train with several optimizers and seeds, and test whether the differences are real."""
+    from lpsgd.lab.carry_out import carry_out, default_jobs
     from lpsgd.lab.plan import plan_comparison
     from lpsgd.lab.training import RunOptions
     from lpsgd.peers.registry import split_list
@@ -77,8 +77,8 @@ def compare(
     if reference not in labels:
         raise UserError(f"--reference {reference}: not among --optimizers ({', '.join(labels)})")
     _write_plan(folder, tasks, labels, reference)
-    failures = _execute(
-        tasks, jobs or _default_jobs(tasks[0]), RunOptions(root, workers, save_seconds, tensorboard)
+    failures = carry_out(
+        tasks, jobs or default_jobs(tasks[0]), RunOptions(root, workers, save_seconds, tensorboard)
     )
     _report(folder, as_json=as_json)
     if failures:
@@ -106,50 +106,6 @@ def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], referenc
     }
     with writing(folder):
         write_json(folder / "comparison.json", plan)
-
-
-def _default_jobs(task: Task) -> int:
-    import os
-
-    from lpsgd.lab.trainer import choose_device
-
-    if choose_device(task.recipe.device).type != "cpu":
-        return 1
-    return max(1, len(os.sched_getaffinity(0)) // task.recipe.threads)
-
-
-def _execute(tasks: Sequence[Task], jobs: int, options: RunOptions) -> list[str]:
-    """Train what has not ended yet; return what failed, in words."""
-    from lpsgd.lab.executor import LocalExecutor
-    from lpsgd.lab.live import RunsDisplay
-    from lpsgd.lab.runs import read_result
-    from lpsgd.lab.training import Interrupted, stop_on_signals
-
-    results = {task.folder: read_result(task.folder) for task in tasks}
-    todo = [task for task in tasks if results[task.folder] is None]
-    failures: list[str] = []
-    with stop_on_signals() as stop, RunsDisplay(tasks) as display:
-        wrong_input = False
-
-        def listen(task: Task, event: dict[str, Any]) -> None:
-            nonlocal wrong_input
-            display.listen(task, event)
-            if event["event"] == "error":
-                failures.append(f"{task.label} seed {task.recipe.seed}: {event['text']}")
-                if event["exit_code"] == UserError.exit_code:
-                    wrong_input = True  # the same for every run: do not try them all
-                    stop.set()
-
-        for task in tasks:
-            if (ended := results[task.folder]) is not None:
-                display.already_done(task, ended)
-        if todo:
-            LocalExecutor(jobs, options).run(todo, listen, stop)
-        if wrong_input:
-            raise UserError(failures[0])
-        if stop.is_set():
-            raise Interrupted("stopped; what was done is saved and the same command goes on")
-    return failures
 
 
 def _report(folder: Path, *, as_json: bool) -> None:

@@ -25,6 +25,7 @@ PUBLISHED_WIDTH = 64
 # name -> (module, what its inputs are); torch is imported only when a model is made
 _MODELS = {
     "vgg11": ("vgg", "image"),
+    "vgg11_plain": ("vgg", "image"),
     "resnet18": ("resnet", "image"),
     "resnet50": ("resnet", "image"),
     "mlp": ("mlp", "image"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -14,7 +11,7 @@ from lpsgd.lab.analysis import Analysis
 from lpsgd.lab.files import write_text
 from lpsgd.lab.report import tables
 from lpsgd.lab.report.curves import chart_data
-from lpsgd.lab.report.html import Html, element, embedded_json, join
+from lpsgd.lab.report.html import Html, content_policy, element, embedded_json, join
 from lpsgd.lab.report.words import subtitle, title
 
 
@@ -29,7 +26,7 @@ def page(analysis: Analysis) -> str:
 
     scripts = [get_plotlyjs(), _asset("page.js")]
     return Template(_asset("page.html")).substitute(
-        policy=_policy(scripts),
+        policy=content_policy(scripts),
         title=join(title(analysis)),
         subtitle=join(subtitle(analysis)),
         style=_asset("page.css"),
@@ -48,16 +45,6 @@ def page(analysis: Analysis) -> str:
 
 def _asset(name: str) -> str:
     return (resources.files("lpsgd.lab.report") / name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """A content security policy: no network at all, and no script but the page's own two."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _verdict(analysis: Analysis) -> Html:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10, sqrt
-from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -18,37 +14,24 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
-from lpsgd.lab.files import write_bytes
+from lpsgd.lab.figures import INK, MUTED, canvas, save_figure
+
+__all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 
 Record = Mapping[str, Any]
 Scale = Literal["linear", "asinh"]
 
-_INK, _MUTED, _BULK, _OUTLIER = "#1b1f24", "#6b7480", "#2f6db3", "#c8372d"
+_INK, _MUTED, _BULK, _OUTLIER = INK, MUTED, "#2f6db3", "#c8372d"
 _WIDTH = 6.4  # inches: a text column
 # Width of the kernel in ridges, as a share of the axis; on an asinh axis the nodes stand wider.
 _BLUR = {"linear": 0.004, "asinh": 0.014}
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "legend.frameon": False,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "svg.hashsalt": "lpsgd",  # the same figure gives the same file
-}
+_LOOK: dict[str, Any] = {"font.size": 9, "axes.titlesize": 10, "axes.grid": False}
 
 
 def density_figure(record: Record) -> Figure:
     """The spectral density on a log axis, with the discrete outliers marked."""
     density, numbers = SpectralDensity.from_dict(record), record["statistics"]
-    with _canvas(_WIDTH, 3.4) as figure:
+    with canvas(_WIDTH, 3.4, **_LOOK) as figure:
         axes = figure.add_subplot()
         grid, height = density.smoothed()
         # The height of one eigenvalue's bump: below it the curve is the tail of the kernel.
@@ -90,7 +73,7 @@ def evolution_figure(records: Sequence[Record], scale: Scale = "linear") -> Figu
     """
     if not records:
         raise ValueError("records must hold at least one measurement")
-    with _canvas(_WIDTH, min(2.2 + 0.3 * len(records), 8.0)) as figure:
+    with canvas(_WIDTH, min(2.2 + 0.3 * len(records), 8.0), **_LOOK) as figure:
         axes = figure.add_subplot()
         shades = colormaps["viridis"](np.linspace(0.08, 0.8, len(records)))
         _ridges(axes, records, scale, list(shades))
@@ -109,7 +92,7 @@ def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
     if not layers:
         raise ValueError(f"the record of epoch {record.get('epoch')} has no layers")
     names = list(layers)[::-1]
-    with _canvas(_WIDTH, min(1.4 + 0.32 * len(names), 11.0)) as figure:
+    with canvas(_WIDTH, min(1.4 + 0.32 * len(names), 11.0), **_LOOK) as figure:
         axes = figure.add_subplot()
         _ridges(axes, [layers[name] for name in names], scale, [_BULK] * len(names))
         axes.set_yticks(range(len(names)), [name or "(model)" for name in names])
@@ -120,19 +103,6 @@ def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
         counts.set_ylabel("parameters", fontsize=7, color=_MUTED)
         axes.set_title(f"Blocks of the {_matrix(record)} at epoch {record['epoch']}")
     return figure
-
-
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write ``stem.svg`` and ``stem.png`` (300 dpi), each whole or not at all."""
-    written = []
-    for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 300})):
-        buffer = io.BytesIO()
-        with matplotlib.rc_context(_STYLE):
-            figure.savefig(buffer, format=suffix[1:], **options)
-        path = stem.with_name(stem.name + suffix)
-        write_bytes(path, buffer.getvalue())
-        written.append(path)
-    return written
 
 
 def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequence[Any]) -> None:
@@ -227,9 +197,3 @@ def _outlier_label(numbers: Mapping[str, Any]) -> str:
 
 def _short(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3g}"
-
-
-@contextmanager
-def _canvas(width: float, height: float) -> Iterator[Figure]:
-    with matplotlib.rc_context(_STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")

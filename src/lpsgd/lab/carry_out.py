@@ -1,0 +1,51 @@
+"""Carry out a list of runs on this machine, shown live, resumable, until all have ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.executor import LocalExecutor
+from lpsgd.lab.live import RunsDisplay
+from lpsgd.lab.plan import Task
+from lpsgd.lab.runs import read_result
+from lpsgd.lab.trainer import choose_device
+from lpsgd.lab.training import Interrupted, RunOptions, stop_on_signals
+
+
+def default_jobs(task: Task) -> int:
+    """How many runs go on at once on this machine: one on a GPU, else cores / threads."""
+    if choose_device(task.recipe.device).type != "cpu":
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // task.recipe.threads)
+
+
+def carry_out(tasks: Sequence[Task], jobs: int, options: RunOptions) -> list[str]:
+    """Train what has not ended yet; return what failed, in words."""
+    results = {task.folder: read_result(task.folder) for task in tasks}
+    todo = [task for task in tasks if results[task.folder] is None]
+    failures: list[str] = []
+    with stop_on_signals() as stop, RunsDisplay(tasks) as display:
+        wrong_input = False
+
+        def listen(task: Task, event: dict[str, Any]) -> None:
+            nonlocal wrong_input
+            display.listen(task, event)
+            if event["event"] == "error":
+                failures.append(f"{task.label} seed {task.recipe.seed}: {event['text']}")
+                if event["exit_code"] == UserError.exit_code:
+                    wrong_input = True  # the same for every run: do not try them all
+                    stop.set()
+
+        for task in tasks:
+            if (ended := results[task.folder]) is not None:
+                display.already_done(task, ended)
+        if todo:
+            LocalExecutor(jobs, options).run(todo, listen, stop)
+        if wrong_input:
+            raise UserError(failures[0])
+        if stop.is_set():
+            raise Interrupted("stopped; what was done is saved and the same command goes on")
+    return failures

@@ -1,0 +1,1 @@
+"""The paper as experiments: its tables as data, its figures, grids, claims and theory."""

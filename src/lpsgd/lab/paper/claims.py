@@ -1,0 +1,377 @@
+"""Every sentence of abstract, introduction and results with a number or a superlative, checked.
+
+A claim's check reads the paper's own tables and nothing else; what they cannot tell is said to be
+not checkable, with the command that measures it where there is one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import product
+
+from lpsgd.lab.paper import grid, tables
+from lpsgd.lab.paper.document import Document, Table, text
+from lpsgd.lab.paper.tables import OPTIMIZERS, OURS
+
+AGREES, DIFFERS, PARTLY = "agrees", "does not follow", "follows in part"
+UNKNOWN = "not checkable from the tables"
+BASELINES = tuple(name for name in OPTIMIZERS if name != OURS)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the tables give for a claim."""
+
+    verdict: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper and where it stands."""
+
+    id: str
+    place: str
+    quote: str
+
+
+def accuracy(dataset: str, model: str, optimizer: str, epoch: int) -> float:
+    """A test accuracy of Tables 1 to 3 in percent."""
+    return tables.result(dataset, model, optimizer, "test_top1", epoch).mean
+
+
+def _gain(dataset: str, model: str, baseline: str, epoch: int) -> float:
+    return accuracy(dataset, model, OURS, epoch) - accuracy(dataset, model, baseline, epoch)
+
+
+def margin(dataset: str, model: str, epoch: int) -> tuple[float, str]:
+    """LPSGDM's accuracy minus that of the best other optimizer, and who that is."""
+    best = max(BASELINES, key=lambda name: accuracy(dataset, model, name, epoch))
+    return round(_gain(dataset, model, best, epoch), 2), best
+
+
+def final(dataset: str) -> int:
+    """The last epoch that a table reports."""
+    return tables.checkpoints(dataset)[-1]
+
+
+def findings() -> Iterator[tuple[Claim, Finding]]:
+    """Every claim with what the tables give."""
+    for claim in claims():
+        yield claim, CHECKS[claim.id]()
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """The statements in the order of the paper."""
+    source = (resources.files("lpsgd.lab.paper") / "claims.toml").read_text(encoding="utf-8")
+    return tuple(Claim(**entry) for entry in tomllib.loads(source)["claim"])
+
+
+def reproduce() -> Document:
+    """The claims as a table."""
+    rows = [(c.place, c.quote, f.found, f.verdict) for c, f in findings()]
+    counts = [
+        f"{sum(row[3] == verdict for row in rows)} {meaning}"
+        for verdict, meaning in (
+            (AGREES, "agree with the paper's own tables"),
+            (PARTLY, "follow in part"),
+            (DIFFERS, "do not follow"),
+            (UNKNOWN, "cannot be checked from the tables"),
+        )
+    ]
+    return Document("claims", "What the paper says beside what its tables give").add(
+        text(f"{len(rows)} statements: {', '.join(counts)}."),
+        Table(
+            "claims",
+            "Statements of abstract, introduction and results",
+            ("where", "the paper says", "the tables give", "verdict"),
+            rows,
+        ),
+    )
+
+
+# --- kinds of checks ---------------------------------------------------------------------------
+
+
+def _verdict(agrees: bool) -> str:
+    return AGREES if agrees else DIFFERS
+
+
+def _margin_claim(dataset: str, model: str, stated: float) -> Callable[[], Finding]:
+    def check() -> Finding:
+        gained, best = margin(dataset, model, final(dataset))
+        found = f"{gained:.2f} over {best} at epoch {final(dataset)}"
+        if gained == stated:
+            return Finding(AGREES, found)
+        return Finding(DIFFERS, f"{found}; {_elsewhere(dataset, stated)}")
+
+    return check
+
+
+def _elsewhere(dataset: str, stated: float) -> str:
+    """Where in a data set's table a margin of that size does stand."""
+    places = [
+        f"{model} over {baseline} at epoch {epoch}"
+        for model, baseline, epoch in product(
+            tables.models(dataset), BASELINES, tables.checkpoints(dataset)
+        )
+        if round(_gain(dataset, model, baseline, epoch), 2) == stated
+    ]
+    if not places:
+        return f"no margin of {tables.DATASETS[dataset]}'s table is {stated:.2f}"
+    return f"{stated:.2f} is the margin of {'; '.join(places)}"
+
+
+def _over(dataset: str, model: str, baseline: str, epoch: int, stated: float) -> Finding:
+    ours, theirs = (accuracy(dataset, model, name, epoch) for name in (OURS, baseline))
+    gained = ours - theirs
+    found = f"{ours:.2f} - {theirs:.2f} = {gained:.2f}"
+    return Finding(_verdict(round(gained, 2) == stated), found)
+
+
+def _values(dataset: str, stated: dict[tuple[str, int], float]) -> Finding:
+    """Whether LPSGDM's accuracies are the stated ones and the best of their row."""
+    agrees = all(
+        accuracy(dataset, model, OURS, epoch) == value and margin(dataset, model, epoch)[0] > 0
+        for (model, epoch), value in stated.items()
+    )
+    parts = [
+        f"{model} at {epoch}: {accuracy(dataset, model, OURS, epoch):.2f}, "
+        f"{margin(dataset, model, epoch)[0]:+.2f} over {margin(dataset, model, epoch)[1]}"
+        for model, epoch in stated
+    ]
+    return Finding(_verdict(agrees), "; ".join(parts))
+
+
+def _best_share(datasets: tuple[str, ...], epochs: slice) -> tuple[int, int, list[str]]:
+    """At how many places LPSGDM's accuracy is the best, of how many, and where it is not."""
+    places = [
+        (dataset, model, epoch)
+        for dataset in datasets
+        for model in tables.models(dataset)
+        for epoch in tables.checkpoints(dataset)[epochs]
+    ]
+    lost = [
+        f"{tables.DATASETS[d]} {m} at {e} ({margin(d, m, e)[1]}, {-margin(d, m, e)[0]:.2f} more)"
+        for d, m, e in places
+        if margin(d, m, e)[0] <= 0
+    ]
+    return len(places) - len(lost), len(places), lost
+
+
+def _best_claim(
+    datasets: tuple[str, ...], epochs: slice, *, lost_verdict: str = PARTLY
+) -> Callable[[], Finding]:
+    def check() -> Finding:
+        won, places, lost = _best_share(datasets, epochs)
+        found = f"best at {won} of {places} places"
+        if lost:
+            return Finding(lost_verdict, f"{found}; not at {'; '.join(lost)}")
+        return Finding(AGREES, found)
+
+    return check
+
+
+def _unknown(found: str) -> Callable[[], Finding]:
+    return lambda: Finding(UNKNOWN, found)
+
+
+# --- checks of single claims -------------------------------------------------------------------
+
+
+def _beats_sgdm() -> Finding:
+    places = [(row.dataset, row.model) for row in tables.settings() if row.optimizer == OURS]
+    lost = [
+        f"{tables.DATASETS[d]} {m} at {e}"
+        for d, m in places
+        for e in tables.checkpoints(d)
+        if accuracy(d, m, OURS, e) <= accuracy(d, m, BASELINES[0], e)
+    ]
+    final_lost = [
+        (d, m)
+        for d, m in places
+        if accuracy(d, m, OURS, final(d)) <= accuracy(d, m, BASELINES[0], final(d))
+    ]
+    found = (
+        f"LPSGDM ends above SGD w/ Momentum in {len(places) - len(final_lost)} of {len(places)}; "
+        f"at checkpoints it is below at {', '.join(lost) or 'none'}; SGD and LPSGD have no row"
+    )
+    return Finding(AGREES if not lost else PARTLY, found)
+
+
+def _figure_2() -> Finding:
+    rows = (
+        ("ResNet-18/CIFAR-10", 92.40, 93.05, accuracy("cifar10", "ResNet-18", BASELINES[0], 200)),
+        ("ResNet-50/CIFAR-100", 68.97, 73.89, accuracy("cifar100", "ResNet-50", BASELINES[0], 200)),
+    )
+    parts = [
+        f"{name}: a gain of {after - before:.2f}; the tables' SGD w/ Momentum has {momentum:.2f}"
+        for name, before, after, momentum in rows
+    ]
+    return Finding(
+        UNKNOWN,
+        f"{'; '.join(parts)}. SGD and LPSGD without momentum have no row: `lpsgd reproduce fig2`",
+    )
+
+
+def _resnet50_cifar100() -> Finding:
+    (middle, who), (end, then) = (margin("cifar100", "ResNet-50", e) for e in (100, 200))
+    value = accuracy("cifar100", "ResNet-50", OURS, 100)
+    found = f"{value:.2f} at 100, {middle:+.2f} over {who}; {end:+.2f} over {then} at 200"
+    return Finding(_verdict(value == 71.45 and 0 < middle < end), found)
+
+
+def _later_is_more_evident() -> Finding:
+    shares = []
+    for name, place in (("50", 0), ("100", 1), ("200", 2)):
+        won, places, _ = _best_share(("cifar100",), slice(place, place + 1))
+        shares.append(f"{won} of {places} at epoch {name}")
+    middle, places, lost = _best_share(("cifar100",), slice(1, 2))
+    verdict = AGREES if middle == places else PARTLY
+    found = f"LPSGDM is best in {', '.join(shares)}"
+    return Finding(verdict, f"{found}; not at {'; '.join(lost)}" if lost else found)
+
+
+def _lion_early() -> Finding:
+    best = [
+        model
+        for model in tables.models("cifar100")
+        if accuracy("cifar100", model, "Lion", 50)
+        == max(accuracy("cifar100", model, name, 50) for name in OPTIMIZERS)
+    ]
+    return Finding(
+        _verdict(bool(best)),
+        f"Lion is not only competitive but best at epoch 50 on {', '.join(best)}",
+    )
+
+
+def _adamw_first() -> Finding:
+    values = {name: accuracy("imagenet1k", "ResNet-50", name, 20) for name in OPTIMIZERS}
+    found = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
+    return Finding(_verdict(max(values, key=lambda name: values[name]) == "AdamW"), found)
+
+
+def _clear_margins() -> Finding:
+    parts, clear = [], True
+    for epoch in (40, 60):
+        gained, best = margin("imagenet1k", "ResNet-50", epoch)
+        spread = sum(
+            tables.result("imagenet1k", "ResNet-50", name, "test_top1", epoch).std ** 2
+            for name in (OURS, best)
+        ) ** (1 / 2)
+        clear &= gained > 2 * spread
+        parts.append(f"{gained:.2f} over {best} at {epoch}, {gained / spread:.1f} joint deviations")
+    return Finding(_verdict(clear), "; ".join(parts))
+
+
+def _smallest_nll() -> Finding:
+    places = [(row.dataset, row.model) for row in tables.settings() if row.optimizer == OURS]
+
+    def nll(dataset: str, model: str, optimizer: str) -> float:
+        return tables.result(dataset, model, optimizer, "train_nll", final(dataset)).mean
+
+    smallest = [
+        place for place in places if nll(*place, OURS) == min(nll(*place, o) for o in OPTIMIZERS)
+    ]
+    return Finding(
+        AGREES,
+        f"LPSGDM's final training NLL is the smallest in {len(smallest)} of {len(places)}; "
+        '"not always" is never',
+    )
+
+
+def _odd_nll() -> Finding:
+    place = ("cifar100", "ResNet-18")
+    nll = tables.result(*place, OURS, "train_nll", 200)
+    others = [tables.result(*place, name, "train_nll", 200).mean for name in BASELINES]
+    top1 = accuracy(*place, OURS, 200)
+    return Finding(
+        AGREES,
+        f"on CIFAR-100 ResNet-18 LPSGDM has NLL {nll.mean:.3f} ± {nll.std:.4f} beside the best "
+        f"accuracy {top1:.2f} %; the others have {min(others):.4f} to {max(others):.4f}. How "
+        "training NLL was measured is not said (`--choose train-nll=whole`)",
+    )
+
+
+def _budget_claim(optimizer: str) -> Callable[[], Finding]:
+    def check() -> Finding:
+        choices = grid.load_space(keep_zero_lr=True)[optimizer]
+        without_p = grid.trials({k: v for k, v in choices.items() if k != "p"})
+        learning = without_p * sum(lr > 0 for lr in choices["lr"]) // len(choices["lr"])
+        sizes = " x ".join(
+            f"{len(values)} {name}"
+            for name, values in choices.items()
+            if len(values) > 1 and name != "p"
+        )
+        found = f"{sizes} = {without_p} trials"
+        if "p" in choices:
+            used = sorted({row.p_max for row in tables.settings() if row.p_max is not None})
+            known = ", ".join(f"{p:g}" for p in used)
+            found += f", times the number of p_max, which is not given (the tables use {known})"
+        if learning < without_p:
+            found += f"; {without_p - learning} of them with a learning rate of 0"
+        return Finding(UNKNOWN if "p" in choices else AGREES, found)
+
+    return check
+
+
+def _lion_beta2() -> Finding:
+    rows = [row for row in tables.settings() if row.optimizer == "Lion"]
+    used = {beta: sum(row.beta2 == beta for row in rows) for beta in (0.99, 0.999)}
+    found = f"Tables 4 to 6 have 0.99 in {used[0.99]} row and 0.999 in {used[0.999]} rows"
+    return Finding(_verdict(used[0.999] == 0), found)
+
+
+_EVERY = tuple(tables.DATASETS)
+
+CHECKS: dict[str, Callable[[], Finding]] = {
+    "better-generalization": _best_claim(_EVERY, slice(-1, None)),
+    "rate": _unknown("a theorem, not a table: `lpsgd reproduce theory` measures the rate"),
+    "superiority": _best_claim(_EVERY, slice(None)),
+    "fig1-extremes": _unknown(
+        "Fig. 1 (ResNet-18/CIFAR-10: 17.5, -2.5; ResNet-50/ImageNet-1K: 1180, -680) has no table: "
+        "`lpsgd reproduce fig1`"
+    ),
+    "fig1-disappear": _unknown("Fig. 1 has no table: `lpsgd reproduce fig1`"),
+    "overhead": _unknown("the tables hold no times: `lpsgd bench` measures a step"),
+    "enhances": _beats_sgdm,
+    "cifar10-vgg11": _margin_claim("cifar10", "VGG-11", 0.68),
+    "cifar10-resnet18": _margin_claim("cifar10", "ResNet-18", 0.31),
+    "cifar10-resnet50": _margin_claim("cifar10", "ResNet-50", 0.27),
+    "cifar100-vgg11": _margin_claim("cifar100", "VGG-11", 1.12),
+    "cifar100-resnet18": _margin_claim("cifar100", "ResNet-18", 1.11),
+    "cifar100-resnet50": _margin_claim("cifar100", "ResNet-50", 1.87),
+    "imagenet-final": _margin_claim("imagenet1k", "ResNet-50", 1.89),
+    "fig2": _figure_2,
+    "budget-sgd": _budget_claim("sgd"),
+    "budget-lpsgdm": _budget_claim("lpsgdm"),
+    "budget-adamw": _budget_claim("adamw"),
+    "budget-lion": _budget_claim("lion"),
+    "lion-beta2": _lion_beta2,
+    "cifar10-always": _best_claim(("cifar10",), slice(None), lost_verdict=DIFFERS),
+    "cifar10-final": lambda: _values(
+        "cifar10", {("VGG-11", 200): 90.73, ("ResNet-18", 200): 94.81, ("ResNet-50", 200): 94.84}
+    ),
+    "cifar10-early": _best_claim(("cifar10",), slice(0, 2)),
+    "cifar100-later": _later_is_more_evident,
+    "lion-early": _lion_early,
+    "cifar100-final": lambda: _values(
+        "cifar100", {("VGG-11", 200): 60.46, ("ResNet-18", 200): 77.98, ("ResNet-50", 200): 76.78}
+    ),
+    "cifar100-resnet50-middle": _resnet50_cifar100,
+    "adamw-first": _adamw_first,
+    "imagenet-late": lambda: _values(
+        "imagenet1k", {("ResNet-50", 40): 73.48, ("ResNet-50", 60): 74.04}
+    ),
+    "clear-margins": _clear_margins,
+    "over-adamw-40": lambda: _over("imagenet1k", "ResNet-50", "AdamW", 40, 2.83),
+    "over-adamw-60": lambda: _over("imagenet1k", "ResNet-50", "AdamW", 60, 2.25),
+    "smallest-nll": _smallest_nll,
+    "odd-nll": _odd_nll,
+    "overall": _best_claim(_EVERY, slice(None)),
+}

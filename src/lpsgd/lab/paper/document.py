@@ -1,0 +1,155 @@
+"""What a target hands back: text, tables and pictures, written as Markdown, CSV, SVG and PNG."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from lpsgd.lab.files import write_text
+from lpsgd.lab.numbers import MISSING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell: TypeAlias = "str | int | float | bool | None"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, or a list if there are several items."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns. ``NAME.csv`` has them exactly, Markdown and page for people.
+
+    ``shown`` is False for the numbers behind a picture, which nobody reads as text.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+    shown: bool = True
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, saved as ``NAME.svg`` and ``NAME.png``."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """Another file that the target wrote beside the rest, such as an interactive page."""
+
+    name: str
+    caption: str
+
+
+Block: TypeAlias = "Text | Table | Picture | Attachment"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One target's result: its name, a title that says at which scale, and what it found."""
+
+    name: str
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, *blocks: Block) -> Document:
+        """Append blocks and return the document."""
+        self.blocks.extend(blocks)
+        return self
+
+
+def text(*items: str) -> Text:
+    """A paragraph (one item) or a list (several)."""
+    return Text(items)
+
+
+def shown(value: Cell) -> str:
+    """A cell for people: four digits, no more.
+
+    >>> shown(0.123456), shown(1234567.0), shown(None), shown(True), shown("a"), shown(3.0)
+    ('0.1235', '1.235e+06', '-', 'yes', 'a', '3')
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return str(value) if not math.isfinite(value) else f"{value:.4g}"
+    return str(value)
+
+
+def write(document: Document, folder: Path) -> list[Path]:
+    """Write everything into ``folder``; return the paths, ``NAME.md`` last."""
+    from lpsgd.lab.figures import save_figure
+
+    written: list[Path] = []
+    for block in document.blocks:
+        if isinstance(block, Picture):
+            written += save_figure(block.figure, folder / block.name)
+        elif isinstance(block, Table):
+            path = folder / f"{block.name}.csv"
+            write_text(path, to_csv(block))
+            written.append(path)
+        elif isinstance(block, Attachment):
+            written.append(folder / block.name)
+    path = folder / f"{document.name}.md"
+    write_text(path, to_markdown(document))
+    return [*written, path]
+
+
+def to_csv(table: Table) -> str:
+    """The table with full precision."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows([["" if cell is None else cell for cell in row] for row in table.rows])
+    return out.getvalue()
+
+
+def to_markdown(document: Document) -> str:
+    """The document as Markdown that shows the pictures beside it."""
+    parts = [f"# {document.title}"]
+    for block in document.blocks:
+        if isinstance(block, Text):
+            one = len(block.items) == 1
+            parts.append(block.items[0] if one else "\n".join(f"- {i}" for i in block.items))
+        elif isinstance(block, Picture):
+            parts.append(f"![{block.caption}]({block.name}.svg)\n\n*{block.caption}*")
+        elif isinstance(block, Attachment):
+            parts.append(f"[{block.caption}]({block.name})")
+        elif block.shown:
+            parts.append(f"**{block.caption}**\n\n{_markdown_table(block)}")
+        else:
+            parts.append(f"Numbers: [{block.name}.csv]({block.name}.csv) ({block.caption})")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    rule = ["---:" if is_number(table, place) else "---" for place in range(len(table.columns))]
+    body = [line([shown(cell) for cell in row]) for row in table.rows]
+    return "\n".join([line(table.columns), line(rule), *body])
+
+
+def is_number(table: Table, place: int) -> bool:
+    """Whether a column holds numbers alone."""
+    cells = [row[place] for row in table.rows if row[place] is not None]
+    return all(isinstance(cell, (int, float)) for cell in cells)

@@ -1,0 +1,175 @@
+"""The paper's Tables 1 to 6 as data: results (1 to 3) and chosen settings (4 to 6).
+
+Names are the paper's; `MODELS` and `OPTIMIZERS` translate them into the laboratory's.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from lpsgd.lab.errors import LabError
+
+DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet1k": "ImageNet-1K"}
+MODELS = {"VGG-11": "vgg11", "ResNet-18": "resnet18", "ResNet-50": "resnet50"}
+OPTIMIZERS = {"SGD w/ Momentum": "sgd", "AdamW": "adamw", "Lion": "lion", "LPSGDM": "lpsgdm"}
+OURS = "LPSGDM"
+SCHEDULE = "warmup cosine decay"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number of Tables 1 to 3 with its deviation over seeds."""
+
+    dataset: str
+    model: str
+    optimizer: str
+    metric: str
+    epoch: int
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of Tables 4 to 6; None where the table has a dash."""
+
+    dataset: str
+    model: str
+    optimizer: str
+    batch_size: int
+    p_max: float | None
+    lr: float
+    schedule: str
+    beta1: float
+    beta2: float | None
+    weight_decay: float
+    eps: float | None
+
+
+@dataclass(frozen=True)
+class Inapplicable:
+    """A value of Tables 4 to 6 that the optimizer's rule has no place for."""
+
+    optimizer: str
+    column: str
+    value: str
+    reason: str
+
+
+INAPPLICABLE = (
+    Inapplicable(
+        "SGD w/ Momentum",
+        "eps",
+        "1e-8",
+        "SGD with momentum divides by nothing; Table 6 has a dash in the same place",
+    ),
+)
+
+
+@cache
+def results() -> tuple[Result, ...]:
+    """Every number of Tables 1 to 3, in the paper's order."""
+    return tuple(
+        Result(
+            row["dataset"],
+            row["model"],
+            row["optimizer"],
+            row["metric"],
+            int(row["epoch"]),
+            float(row["mean"]),
+            float(row["std"]),
+        )
+        for row in read("results.csv")
+    )
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """The 28 rows of Tables 4 to 6."""
+    return tuple(parse_setting(row) for row in read("hyperparameters.csv"))
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of one of the two files, as text."""
+    text = (resources.files("lpsgd.lab.paper") / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def parse_setting(row: Mapping[str, str]) -> Setting:
+    """A row of hyperparameters.csv; an empty cell is the paper's dash."""
+
+    def number(column: str) -> float | None:
+        return float(row[column]) if row[column] else None
+
+    return Setting(
+        dataset=row["dataset"],
+        model=row["model"],
+        optimizer=row["optimizer"],
+        batch_size=int(row["batch_size"]),
+        p_max=number("p_max"),
+        lr=float(row["lr"]),
+        schedule=row["schedule"],
+        beta1=float(row["beta1"]),
+        beta2=number("beta2"),
+        weight_decay=float(row["weight_decay"]),
+        eps=number("eps"),
+    )
+
+
+def result(dataset: str, model: str, optimizer: str, metric: str, epoch: int) -> Result:
+    """The number of that place in the tables."""
+    for found in results():
+        place = (found.dataset, found.model, found.optimizer, found.metric, found.epoch)
+        if place == (dataset, model, optimizer, metric, epoch):
+            return found
+    raise KeyError((dataset, model, optimizer, metric, epoch))
+
+
+def setting(dataset: str, model: str, optimizer: str) -> Setting:
+    """The row of that place in Tables 4 to 6."""
+    for row in settings():
+        if (row.dataset, row.model, row.optimizer) == (dataset, model, optimizer):
+            return row
+    raise KeyError((dataset, model, optimizer))
+
+
+def models(dataset: str) -> tuple[str, ...]:
+    """The models that a data set's table has rows for."""
+    return tuple(dict.fromkeys(row.model for row in settings() if row.dataset == dataset))
+
+
+def checkpoints(dataset: str) -> tuple[int, ...]:
+    """The epochs that a data set's table reports: 50, 100, 200 or 20, 40, 60."""
+    return tuple(sorted({row.epoch for row in results() if row.dataset == dataset}))
+
+
+def recipe_values(row: Setting) -> dict[str, Any]:
+    """The recipe fields that a row of Tables 4 to 6 decides, in the laboratory's names."""
+    if row.schedule != SCHEDULE:
+        raise LabError(f"hyperparameters.csv: schedule {row.schedule!r}; known: {SCHEDULE!r}")
+    return {
+        "model": MODELS[row.model],
+        "optimizer": OPTIMIZERS[row.optimizer],
+        "settings": _optimizer_settings(row),
+        "batch_size": row.batch_size,
+        "lr_schedule": "cosine",
+    }
+
+
+def _optimizer_settings(row: Setting) -> dict[str, Any]:
+    common: dict[str, Any] = {"lr": row.lr, "weight_decay": row.weight_decay}
+    if row.optimizer == "SGD w/ Momentum":
+        return {**common, "momentum": row.beta1}
+    if row.optimizer == "AdamW":
+        return {**common, "betas": [row.beta1, row.beta2], "eps": row.eps}
+    if row.optimizer == "Lion":
+        return {**common, "betas": [row.beta1, row.beta2]}
+    if row.optimizer == OURS:
+        lp = {"momentum": row.beta1, "p": row.p_max, "p_schedule": "cosine", "eps": row.eps}
+        return {**common, **lp}
+    raise KeyError(row.optimizer)

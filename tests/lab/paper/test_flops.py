@@ -1,0 +1,59 @@
+"""FLOPs against published figures, and the estimates that are made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.paper import estimate
+from lpsgd.lab.paper.choices import read_choices
+from lpsgd.lab.paper.flops import count
+from lpsgd.lab.paper.protocol import Options
+from lpsgd.lab.paper.scales import PAPER, SMOKE, Scale
+from lpsgd.lab.paper.targets import TARGETS
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "classes", "gmacs"),
+    [
+        ("resnet50", 224, 1000, 4.09),  # torchvision's table: 4.09; He et al.: 3.8 without extras
+        ("resnet18", 224, 1000, 1.81),
+        ("vgg11", 224, 1000, 7.61),
+        ("resnet18", 32, 10, 0.56),  # the CIFAR form
+    ],
+)
+def test_published_figures(model: str, size: int, classes: int, gmacs: float) -> None:
+    cost = count(model, input_shape=(3, size, size), classes=classes)
+    assert cost.macs / 1e9 == pytest.approx(gmacs, abs=0.01)
+    # the backward pass has two products for each one forward, but for the first layer's input
+    assert 2.8 * cost.forward < cost.training < 3 * cost.forward
+
+
+def options(scale: Scale) -> Options:
+    return Options(scale, read_choices(), Path("unused"), ("VGG-11", "ResNet-18", "ResNet-50"), 3)
+
+
+def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
+    tasks = TARGETS["table3"].plan(options(PAPER))
+    assert len(tasks) == 12
+    found = estimate.estimate(tasks, PAPER, gpu="A100", seconds_per_image=lambda shape: 0.5, jobs=2)
+    cost = count("resnet50", input_shape=(3, 224, 224), classes=1000)
+    trained = 60 * (1_281_167 // 128) * 128
+    assert found.flops == pytest.approx(12 * (cost.training * trained + cost.forward * 3_000_000))
+    assert found.gpu_hours == pytest.approx(found.flops / 9.75e12 / 3600)
+    assert found.machine_hours == pytest.approx(12 * 0.5 * (trained + 1_000_000) / 2 / 3600)
+
+
+def test_a_short_timing_is_positive_and_remembered() -> None:
+    shape = estimate.Shape("mlp", 8, (1, 8, 8), 10)
+    first = estimate.time_one(shape)
+    assert 0 < first < 0.1
+    assert estimate.time_one(shape) == first
+
+
+def test_unknown_gpu() -> None:
+    with pytest.raises(UserError, match="unknown GPU 'A10'.*A100"):
+        estimate.check_gpu("A10")
+    assert estimate.estimate([], SMOKE).machine_hours is None

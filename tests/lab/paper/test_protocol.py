@@ -1,0 +1,235 @@
+"""From rows of the tables to runs: the published protocol to the digit, scales, every choice."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.paper import protocol, tables
+from lpsgd.lab.paper.choices import CHOICES, read_choices
+from lpsgd.lab.paper.scales import CPU, PAPER, SMOKE, Scale, get_scale, model_names
+from lpsgd.lab.paper.targets import TARGETS
+from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.trainer import spare_vectors
+from lpsgd.peers import registry
+
+DOCS = Path(__file__).parents[3] / "docs" / "reproduction.md"
+
+
+def options(scale: Scale = PAPER, *choose: str, **changes: Any) -> protocol.Options:
+    made = protocol.Options(
+        scale, read_choices(choose), Path("out"), tuple(tables.MODELS), scale.seeds
+    )
+    return replace(made, **changes)
+
+
+def recipe(
+    optimizer: str, *choose: str, dataset: str = "cifar10", model: str = "ResNet-18"
+) -> Recipe:
+    return protocol.recipe(tables.setting(dataset, model, optimizer), options(PAPER, *choose))
+
+
+@pytest.mark.parametrize("row", tables.settings(), ids=str)
+def test_paper_scale_is_the_published_row(row: tables.Setting) -> None:
+    made = protocol.recipe(row, options())
+    assert made.width is None
+    assert (made.train_size, made.val_size, made.test_size) == (None, 0, None)
+    assert made.batch_size == row.batch_size == 128
+    assert made.epochs == (60 if row.dataset == "imagenet1k" else 200)
+    assert made.dataset == {"imagenet1k": "imagefolder"}.get(row.dataset, row.dataset)
+    assert made.settings["lr"] == row.lr
+    assert made.settings["weight_decay"] == row.weight_decay
+    assert made.settings.get("p") == row.p_max
+    betas = made.settings.get("betas", [made.settings.get("momentum"), row.beta2])
+    assert betas == [row.beta1, row.beta2]
+    assert (made.lr_schedule, made.warmup_epochs, made.lr_end) == ("cosine", 5.0, 0.0)
+
+
+def test_the_tables_have_as_many_runs_as_the_paper() -> None:
+    counts = {name: len(target.plan(options())) for name, target in TARGETS.items()}
+    assert counts["table1"] == counts["table2"] == 3 * 4 * 3
+    assert counts["table3"] == 4 * 3
+    assert counts["fig1"] == 2
+    assert counts["fig2"] == 2 * 2 * 3
+    assert counts["fig4"] == 2 * 5 * 3
+    assert counts["decay"] == 5 * 3
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+@pytest.mark.parametrize("scale", [PAPER, CPU, SMOKE], ids=lambda s: s.name)
+def test_every_run_of_every_target_can_be_built(name: str, scale: Scale) -> None:
+    folders = [task.folder for task in TARGETS[name].plan(options(scale))]
+    assert len(set(folders)) == len(folders)
+    for task in TARGETS[name].plan(options(scale, seeds=1)):
+        registry.try_out(task.recipe.optimizer, task.recipe.settings)
+
+
+def test_targets_share_the_runs_that_they_have_in_common() -> None:
+    table = {task.folder for task in TARGETS["table1"].plan(options())}
+    figure = TARGETS["fig4"].plan(options())
+    shared = [task for task in figure if task.folder in table]
+    # p_max = 6 on ResNet-18 is LPSGDM's row of Table 1, three seeds of it
+    assert [task.label for task in shared] == ["p_max=6"] * 3
+    measured = {task.folder for task in TARGETS["fig1"].plan(options())}
+    assert not measured & table  # nobody measured the curvature of the tables' runs
+
+
+def test_scaled_runs_keep_optimizers_and_schedules() -> None:
+    for scale in (CPU, SMOKE):
+        for row in tables.settings():
+            full = protocol.recipe(row, options(PAPER))
+            small = protocol.recipe(row, options(scale))
+            assert (small.model, small.optimizer) == (full.model, full.optimizer)
+            assert small.settings == full.settings
+            assert small.lr_schedule == full.lr_schedule
+            share = small.warmup_epochs / small.epochs
+            assert share == pytest.approx(full.warmup_epochs / full.epochs)
+            assert small.width is not None
+            assert small.train_size is not None
+    at = [protocol.scaled_epoch(epoch, "cifar10", options(CPU)) for epoch in (50, 100, 200)]
+    assert at == [5, 10, 20]
+    at = [protocol.scaled_epoch(epoch, "imagenet1k", options(CPU)) for epoch in (20, 40, 60)]
+    assert at == [4, 8, 12]
+
+
+def test_scaled_titles_say_so() -> None:
+    assert PAPER.title("Table 1", ("cifar10",)) == "Table 1"
+    assert SMOKE.title("T", ("cifar10",)) == "T, smoke scale on 96 handwritten digits"
+    assert CPU.title("T", ("cifar10",)) == "T, cpu scale on 5000 images of CIFAR-10"
+    assert "not comparable" in CPU.note()
+
+
+# --- choices -----------------------------------------------------------------------------------
+
+
+def changed(choice: str, optimizer: str = "SGD w/ Momentum", **place: str) -> dict[str, Any]:
+    """The recipe fields that a choice changes, with their new values."""
+    before, after = recipe(optimizer, **place), recipe(optimizer, choice, **place)
+    new, old = after.model_dump(), before.model_dump()
+    return {name: new[name] for name in new if new[name] != old[name]}
+
+
+def test_choices_change_what_they_say() -> None:
+    assert changed("warmup=0") == {"warmup_epochs": 0.0}
+    assert changed("augment=off") == {"augment": False}
+    assert changed("imagenet-epochs=90", dataset="imagenet1k", model="ResNet-50") == {
+        "epochs": 90,
+        "warmup_epochs": 7.5,
+    }
+    assert changed("decayed=matrices") == {"decay": "matrices"}
+    assert changed("vgg=plain", model="VGG-11") == {"model": "vgg11_plain"}
+    assert changed("vgg=plain") == {}
+    assert changed("gpus=8") == {"batch_size": 1024}
+    assert changed("lr-end=0.01") == {"lr_end": 0.01}
+    assert changed("train-nll=whole") == {"train_eval_every": 50}
+    assert changed("nesterov=on")["settings"]["nesterov"] is True
+    assert changed("nesterov=on", "AdamW") == {}
+    assert changed("lion-beta2=text", "Lion")["settings"]["betas"] == [0.9, 0.99]
+    assert changed("sgd-decay=decoupled")["optimizer"] == "sgdw"
+
+
+def one_parameter(made: Recipe, steps: int = 4) -> list[float]:
+    """The path of one parameter with gradient sin(t) + theta under a recipe's optimizer."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = registry.build(
+        made.optimizer, model, made.settings, total_steps=80, steps_per_epoch=4, total_epochs=20
+    )
+    path = []
+    for t in range(steps):
+        model.weight.grad = torch.full((1, 1), 0.1 * t + 0.3) + model.weight.detach()
+        optimizer.step()
+        path.append(float(model.weight.detach()))
+    return path
+
+
+@pytest.mark.parametrize("decay", ["coupled", "decoupled"])
+def test_averaged_momentum_is_the_papers_formula(decay: str) -> None:
+    made = recipe("SGD w/ Momentum", f"sgd-decay={decay}", "sgd-momentum=averaged")
+    lr, wd = 0.1, 0.001
+    theta, m, expected = 1.0, 0.0, []
+    for t in range(4):
+        g = 0.1 * t + 0.3 + theta
+        if decay == "coupled":
+            g += wd * theta
+        m = 0.9 * m + 0.1 * g
+        theta = theta * (1 - lr * wd if decay == "decoupled" else 1) - lr * m
+        expected.append(theta)
+    assert one_parameter(made) == pytest.approx(expected, rel=1e-5)
+
+
+def test_p_can_start_its_cosine_after_the_warm_up() -> None:
+    made = recipe("LPSGDM", "p-cosine=after-warmup")
+    assert made.optimizer.endswith("variants:held")
+    assert made.settings["held_epochs"] == 5
+    model = nn.Linear(2, 2)
+    optimizer = registry.build(
+        made.optimizer, model, made.settings, total_steps=1, steps_per_epoch=1, total_epochs=1
+    )
+    schedule = optimizer.param_groups[0]["p_schedule"]
+    steps = made.settings["steps_per_epoch"]
+    assert steps == 50_000 // 128
+    assert [schedule(s) for s in (0, 5 * steps, 6 * steps - 1)] == [6.0, 6.0, 6.0]
+    assert schedule(200 * steps - 1) == 2.0
+    assert schedule(7 * steps) < 6.0
+
+
+@pytest.mark.parametrize("name", ["sgd", "sgdw", "adamw", "lion", "lpsgdm"])
+def test_norms_and_biases_can_be_spared_from_decay(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    settings = {"lr": 0.1, "weight_decay": 0.5}
+    optimizer = registry.build(
+        name, model, settings, total_steps=4, steps_per_epoch=2, total_epochs=2
+    )
+    spare_vectors(optimizer)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 3]
+    nn.init.ones_(model[1].bias)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    shrunk = [
+        bool((p.detach() != b).any()) for p, b in zip(model.parameters(), before, strict=True)
+    ]
+    assert shrunk == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("warmup", "write NAME=VALUE"),
+        ("warmup=-1", "--choose warmup=-1: allowed: epochs of the full protocol"),
+        ("sgd-decay=both", "allowed: coupled, decoupled"),
+        ("gpus=0", "a whole number, 1 or more"),
+        ("lr-end=nan", "a number, 0 or more"),
+        ("sgd-momentun=averaged", "unknown choice 'sgd-momentun'.*did you mean 'sgd-momentum'"),
+    ],
+)
+def test_wrong_choices_are_named(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_choices([text])
+
+
+def test_wrong_scales_and_models_are_named() -> None:
+    with pytest.raises(UserError, match="unknown scale 'gpu'"):
+        get_scale("gpu")
+    with pytest.raises(UserError, match="unknown model 'resnet19'.*resnet18"):
+        model_names("resnet19")
+    assert model_names("resnet50,vgg11") == ("VGG-11", "ResNet-50")
+
+
+def test_the_documentation_lists_every_choice_with_its_default() -> None:
+    text = DOCS.read_text()
+    for choice in CHOICES:
+        assert re.search(rf"`{choice.name}=.*", text), choice.name
+        assert f"`{choice.name}={choice.default}`" in text
+    for target in TARGETS:
+        assert f"`{target}`" in text

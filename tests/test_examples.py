@@ -1,0 +1,84 @@
+"""The examples that need torch alone (and scikit-learn): each runs, and resumes exactly."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as a module."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module(name)
+
+
+def printed(name: str, *arguments: str, environment: dict[str, str] | None = None) -> str:
+    """What the example prints when it is run as a program."""
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_fit_predict() -> None:
+    accuracy = float(printed("fit_predict.py").removeprefix("test accuracy "))
+    assert accuracy > 0.9
+
+
+def test_amp_loop_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    amp = example("amp_loop", monkeypatch)
+    whole = amp.train(tmp_path / "whole.pt")
+    parts = amp.train(tmp_path / "parts.pt", stop=12)
+    saved = torch.load(tmp_path / "parts.pt", weights_only=True)
+    assert saved["optimizer"]["state"][0]["step"] == 12
+    parts += amp.train(tmp_path / "parts.pt")
+    assert parts == whole
+    assert whole[-1] < whole[0]
+
+
+def test_a_step_that_the_scaler_leaves_out_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amp = example("amp_loop", monkeypatch)
+    amp.train(tmp_path / "all.pt", stop=10)
+    amp.train(tmp_path / "overflow.pt", stop=10, overflow_at=4)
+    counts = [
+        torch.load(tmp_path / name, weights_only=True)["optimizer"]["state"][0]["step"].item()
+        for name in ("all.pt", "overflow.pt")
+    ]
+    assert counts == [10, 9]
+
+
+def test_layer_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module = example("layer_groups", monkeypatch)
+    module.main()
+    assert "resumed alike: True" in capsys.readouterr().out
+    groups = module.make(module.network()).param_groups
+    assert [round(group["lr_scale"], 3) for group in groups[::2]] == [0.343, 0.49, 0.7, 1.0]
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0] * 4
+    assert [group["p"] for group in groups] == [6.0] * 7 + [2.0]
+
+
+def test_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpt = example("gpt", monkeypatch)
+    monkeypatch.setattr(gpt, "WIDTH", 8)
+    gpt.main(["--steps", "4", "--out", str(tmp_path / "gpt.png")])
+    assert (tmp_path / "gpt.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_optimizers_of_gpt_get_the_same_start_and_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpt = example("gpt", monkeypatch)
+    monkeypatch.setattr(gpt, "WIDTH", 8)
+    data = gpt.load("text", context=8, batch_size=4, test_size=4, val_size=4)
+    curves = [gpt.train(name, 0.0, 2, data) for name in gpt.LEARNING_RATES]
+    assert curves[0] == curves[1] == curves[2]  # without a step all are the same network
