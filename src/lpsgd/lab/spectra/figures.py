@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from math import ceil, floor, log10, sqrt
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
@@ -95,23 +96,11 @@ def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
         axes = figure.add_subplot()
         _ridges(axes, [layers[name] for name in names], scale, [_BULK] * len(names))
         axes.set_yticks(range(len(names)), [name or "(model)" for name in names])
-        for position, name in enumerate(names):
-            axes.annotate(
-                f"{layers[name]['parameters']:,}",
-                (1.01, position),
-                xycoords=("axes fraction", "data"),
-                fontsize=7,
-                color=_MUTED,
-                va="bottom",
-            )
-        axes.annotate(
-            "parameters",
-            (1.01, len(names) - 0.2),
-            xycoords=("axes fraction", "data"),
-            fontsize=7,
-            color=_MUTED,
-            annotation_clip=False,
-        )
+        counts = axes.secondary_yaxis("right")
+        counts.set_yticks(range(len(names)), [f"{layers[name]['parameters']:,}" for name in names])
+        counts.tick_params(length=0, labelsize=7, labelcolor=_MUTED)
+        counts.spines[:].set_visible(False)
+        counts.set_ylabel("parameters", fontsize=7, color=_MUTED)
         axes.set_title(f"Blocks of the {_matrix(record)} at epoch {record['epoch']}")
     return figure
 
@@ -123,13 +112,14 @@ def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequenc
     forward, backward = _transform(scale, unit)
     low, high = float(forward(values.min())), float(forward(values.max()))
     margin = 4 * _BLUR[scale] * (high - low) or 0.1
-    positions = np.linspace(low - margin, high + margin, 1600)
+    positions = np.linspace(low - margin, high + margin, 800)
     counts = [
         _counts(density, forward, positions, _BLUR[scale] * np.ptp(positions))
         for density in densities
     ]
     tallest = max(float(count.max()) for count in counts) or 1.0
     lift = 1.7 / tallest  # ridges may reach into the next row but not hide it
+    label = "isolated eigenvalues (outliers)"
     for row, (record, count, color) in enumerate(zip(records, counts, colors, strict=True)):
         depth = len(records) - row  # the lower row in front
         height = row + lift * count
@@ -137,10 +127,12 @@ def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequenc
             backward(positions), row, height, color=color, alpha=0.75, lw=0, zorder=depth
         )
         axes.plot(backward(positions), height, color="white", lw=0.8, zorder=depth + 0.1)
-        label = "isolated eigenvalues (outliers)" if row == 0 else ""
-        _mark_outliers(axes, record["statistics"], row, "o", size=3.2, label=label)
+        if _mark_outliers(axes, record["statistics"], row, "o", size=3.2, label=label):
+            label = ""  # once in the legend is enough
     if scale == "asinh":
         axes.set_xscale("asinh", linear_width=_linear_width(unit))
+        axes.xaxis.set_major_locator(FixedLocator(_decades(unit)))
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(backward(positions[0]), backward(positions[-1]))
     axes.set_ylim(-0.3, len(records) + 0.9)
     axes.axvline(0, color=_MUTED, lw=0.6, zorder=0)
@@ -148,7 +140,8 @@ def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequenc
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("eigenvalue λ" + (" (asinh scale)" if scale == "asinh" else ""))
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, fontsize=7.5)
+    if not label:
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, fontsize=7.5)
 
 
 def _mark_outliers(
@@ -156,11 +149,13 @@ def _mark_outliers(
 ) -> bool:
     """Mark each isolated eigenvalue at ``height``; say whether there was any."""
     values = [*numbers["outliers"], *numbers["negative_outliers"]]
+    if not values:  # an empty line that is not clipped would confuse the layout
+        return False
     style: Any = {"color": _OUTLIER, "mec": "white", "mew": 0.5, "ls": "", "zorder": 1000}
     axes.plot(
         values, [height] * len(values), marker=marker, ms=size, clip_on=False, label=label, **style
     )
-    return bool(values)
+    return True
 
 
 def _counts(density: SpectralDensity, forward: Any, positions: Array, width: float) -> Array:
@@ -169,6 +164,13 @@ def _counts(density: SpectralDensity, forward: Any, positions: Array, width: flo
     offset = (positions[:, None] - forward(theta)[None, :]) / width
     number = density.dimension * (np.exp(-0.5 * offset**2) @ omega)
     return np.asarray(np.log10(1 + number))
+
+
+def _decades(unit: float) -> list[float]:
+    """0 and the powers of ten outside the linear part of the axis, where they do not crowd."""
+    first, last = ceil(log10(5 * _linear_width(unit))), floor(log10(unit))
+    powers = [10.0**exponent for exponent in range(first, last + 1)]
+    return [*(-power for power in reversed(powers)), 0.0, *powers]
 
 
 def _linear_width(unit: float) -> float:
