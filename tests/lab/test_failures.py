@@ -260,6 +260,7 @@ def test_train_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--model", "resnet18", "--width", "4"], "width=4 is too narrow for resnet18 on a CPU"),
         (["--optimizer", "lpsgmd"], "did you mean 'lpsgd'"),
         (["--optimizer", "sgd:lr=-1"], "Invalid learning rate"),
         (["--epochs", "0"], "epochs=0"),

@@ -268,6 +268,13 @@ class Trainer:
     def _make_model(self) -> nn.Module:
         from lpsgd.lab import models
 
+        width = self.recipe.width
+        convolutions = self.recipe.model.startswith(("resnet", "vgg"))
+        if convolutions and width is not None and width < 8 and self.device.type == "cpu":
+            raise UserError(
+                f"width={width} is too narrow for {self.recipe.model} on a CPU, where torch's "
+                "channels_last convolutions corrupt memory below 8 channels; use 8 or more"
+            )
         # the same seed gives the same weights whatever the optimizer
         seed_all(self.recipe.seed)
         model = models.create(
