@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from lpsgd import LPSGD, LPSGDM, CosineP
+from lpsgd.optimizer import _alike
 from tests.oracles import lp
 from tests.problems import SHAPES, STEPS, arrays, gradients, largest_error, run, start
 
@@ -239,3 +240,11 @@ def test_state_is_what_the_design_says() -> None:
     assert len(steps) == 1
     assert optimizer.state[params[0]]["step"].shape == ()
     assert len(SHAPES) == len(optimizer.state)
+
+
+def test_lists_are_split_by_device_and_by_every_dtype() -> None:
+    """Devices too: tensors of two devices in one foreach call fail on some, and pass on others."""
+    params = [torch.zeros(2), torch.zeros(2, device="meta"), torch.zeros(2).bfloat16()]
+    buffers = [torch.zeros_like(x, dtype=torch.float32) for x in params]
+    split = list(_alike(params, params, buffers))
+    assert [[id(x) for x in some[0]] for some in split] == [[id(x)] for x in params]
