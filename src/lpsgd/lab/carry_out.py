@@ -1,28 +1,19 @@
-"""Carry out a list of runs on this machine, shown live, resumable, until all have ended."""
+"""Carry out a list of runs, shown live, resumable, until all have ended."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.executor import LocalExecutor
+from lpsgd.lab.execution import ExecutorChoice, make_executor
 from lpsgd.lab.live import RunsDisplay
 from lpsgd.lab.plan import Task
 from lpsgd.lab.runs import read_result
-from lpsgd.lab.trainer import choose_device
 from lpsgd.lab.training import Interrupted, RunOptions, stop_on_signals
 
 
-def default_jobs(task: Task) -> int:
-    """How many runs go on at once on this machine: one on a GPU, else cores / threads."""
-    if choose_device(task.recipe.device).type != "cpu":
-        return 1
-    return max(1, len(os.sched_getaffinity(0)) // task.recipe.threads)
-
-
-def carry_out(tasks: Sequence[Task], jobs: int, options: RunOptions) -> list[str]:
+def carry_out(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions) -> list[str]:
     """Train what has not ended yet; return what failed, in words."""
     results = {task.folder: read_result(task.folder) for task in tasks}
     todo = [task for task in tasks if results[task.folder] is None]
@@ -43,7 +34,7 @@ def carry_out(tasks: Sequence[Task], jobs: int, options: RunOptions) -> list[str
             if (ended := results[task.folder]) is not None:
                 display.already_done(task, ended)
         if todo:
-            LocalExecutor(jobs, options).run(todo, listen, stop)
+            make_executor(choice, todo, options).run(todo, listen, stop)
         if wrong_input:
             raise UserError(failures[0])
         if stop.is_set():

@@ -7,24 +7,32 @@ threads and seeds are part of its recipe. A process that dies takes only its own
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
+from lpsgd.lab.execution import LAST_EVENTS, Listener
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import to_json
 
 if TYPE_CHECKING:
     from lpsgd.lab.training import RunOptions
 
-Listener = Callable[[Task, dict[str, Any]], None]
-_LAST_EVENTS = ("end", "interrupted", "error")
+
+def default_jobs(task: Task) -> int:
+    """How many runs go on at once on this machine: one on a GPU, else cores / threads."""
+    from lpsgd.lab.trainer import choose_device
+
+    if choose_device(task.recipe.device).type != "cpu":
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // task.recipe.threads)
 
 
 class LocalExecutor:
@@ -121,7 +129,7 @@ class _Worker:
         for line in stdout:
             event = json.loads(line)
             yield event
-            if event["event"] in _LAST_EVENTS:
+            if event["event"] in LAST_EVENTS:
                 return
         yield self._death()
 

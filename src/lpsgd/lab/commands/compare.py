@@ -18,9 +18,11 @@ from lpsgd.lab.commands.options import (
     TensorBoard,
     Workers,
     read_values,
+    with_executor_options,
     with_recipe_options,
 )
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.execution import ExecutorChoice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,7 @@ Runs that are complete in the folder are not run again; the same command goes on
 
 
 @with_recipe_options(without=("seed",))
+@with_executor_options
 def compare(
     given: dict[str, Any],
     *,
@@ -51,18 +54,15 @@ def compare(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
     recipe: RecipeFile = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at once; changes no result. [default: cores / threads]"),
-    ] = None,
     root: Root = None,
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
+    executor: ExecutorChoice,
 ) -> int:
     """Train with several optimizers and seeds, and test whether the differences are real."""
-    from lpsgd.lab.carry_out import carry_out, default_jobs
+    from lpsgd.lab.carry_out import carry_out
     from lpsgd.lab.plan import plan_comparison
     from lpsgd.lab.training import RunOptions
     from lpsgd.peers.registry import split_list
@@ -77,9 +77,8 @@ def compare(
     if reference not in labels:
         raise UserError(f"--reference {reference}: not among --optimizers ({', '.join(labels)})")
     _write_plan(folder, tasks, labels, reference)
-    failures = carry_out(
-        tasks, jobs or default_jobs(tasks[0]), RunOptions(root, workers, save_seconds, tensorboard)
-    )
+    options = RunOptions(root, workers, save_seconds, tensorboard)
+    failures = carry_out(tasks, executor, options)
     _report(folder, as_json=as_json)
     if failures:
         raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))

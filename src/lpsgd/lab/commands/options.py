@@ -12,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.recipe import Recipe, read_recipe_file
 from lpsgd.peers.registry import parse_value
 
@@ -57,15 +58,73 @@ def with_recipe_options(*, without: tuple[str, ...] = ()) -> Callable[[Any], Any
             return command(values, **arguments)
 
         extra = [_parameter(name, info) for name, info in fields.items()]
-        wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*own, *extra]
-        )
-        wrapper.__annotations__ = {p.name: p.annotation for p in (*own, *extra)}
-        wrapper.__doc__ = command.__doc__
-        wrapper.__name__ = command.__name__
-        return wrapper
+        return _with_parameters(wrapper, command, [*own, *extra])
 
     return decorate
+
+
+def _executor_option(
+    name: str, kind: Any, help_: str, *, default: Any = None, **limits: Any
+) -> inspect.Parameter:
+    flag = "--" + name.replace("_", "-")
+    option = typer.Option(
+        default,
+        flag,
+        help=help_,
+        rich_help_panel="Where the runs go on (changes no result)",
+        **limits,
+    )
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+
+
+_EXECUTOR_OPTIONS = (
+    _executor_option(
+        "executor", str, "local: processes of this machine. ray: a Ray cluster.", default="local"
+    ),
+    _executor_option("jobs", int | None, "local: runs at once. [default: cores / threads]", min=1),
+    _executor_option(
+        "address",
+        str | None,
+        "ray: address of the cluster, or auto for the one that this machine belongs to. "
+        "[default: start Ray on this machine]",
+    ),
+    _executor_option(
+        "cpus_per_run", float | None, "ray: cores of a run. [default: threads + workers]", min=0
+    ),
+    _executor_option(
+        "gpus_per_run",
+        float | None,
+        "ray: GPUs of a run; 0.5 lets two share one. [default: 1 if the cluster has any]",
+        min=0,
+    ),
+)
+
+
+def with_executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say where its runs go on.
+
+    The command's keyword-only parameter ``executor`` then receives them as an `ExecutorChoice`.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "executor"]
+
+    def wrapper(*positional: Any, **arguments: Any) -> Any:
+        given = {option.name: arguments.pop(option.name) for option in _EXECUTOR_OPTIONS}
+        choice = ExecutorChoice(given.pop("executor"), **given)
+        return command(*positional, executor=choice, **arguments)
+
+    return _with_parameters(wrapper, command, [*own, *_EXECUTOR_OPTIONS])
+
+
+def _with_parameters(
+    wrapper: Callable[..., Any], command: Callable[..., Any], parameters: list[inspect.Parameter]
+) -> Callable[..., Any]:
+    """Make ``wrapper`` look like ``command`` with other parameters, for typer."""
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    wrapper.__doc__ = command.__doc__
+    wrapper.__name__ = command.__name__
+    return wrapper
 
 
 def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lpsgd.lab.commands.options import Root, Workers, with_executor_options
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.execution import ExecutorChoice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,7 @@ NAMES = (
 )
 
 
+@with_executor_options
 def reproduce(
     target: Annotated[
         str | None,
@@ -61,13 +64,10 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the full settings of every run; train nothing.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once. [default: cores / threads]")
-    ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA]")
-    ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
+    root: Root = None,
+    workers: Workers = 0,
+    *,
+    executor: ExecutorChoice,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print --list, --dry-run or the written files as JSON.")
     ] = False,
@@ -106,7 +106,7 @@ def reproduce(
         chosen,
         options,
         RunOptions(root, workers),
-        jobs,
+        executor,
         everything=target == "all",
         as_json=as_json,
     )
@@ -130,7 +130,7 @@ def _make(
     chosen: Sequence[Target],
     options: Options,
     run_options: RunOptions,
-    jobs: int | None,
+    executor: ExecutorChoice,
     *,
     everything: bool,
     as_json: bool,
@@ -146,7 +146,7 @@ def _make(
     files: list[Path] = []
     for target in chosen:
         try:
-            document = make(target, options, run_options, jobs)
+            document = make(target, options, run_options, executor)
         except UserError as error:
             if not everything:
                 raise
@@ -228,7 +228,7 @@ def _show_list(options: Options, gpu: str, *, timing: bool, as_json: bool) -> No
 
 
 def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[str, Any]:
-    from lpsgd.lab.carry_out import default_jobs
+    from lpsgd.lab.executor import default_jobs
     from lpsgd.lab.paper.estimate import estimate, time_one
 
     tasks = target.plan(options)

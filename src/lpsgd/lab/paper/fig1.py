@@ -13,6 +13,7 @@ from lpsgd.lab.paper.protocol import Options, recipe, scaled_epoch, tasks_for
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
+    from lpsgd.lab.execution import ExecutorChoice
     from lpsgd.lab.training import RunOptions
 
 # data set, model, epochs between two measurements
@@ -45,7 +46,7 @@ def _samples(options: Options) -> int:
 
 
 def execute(
-    options: Options, tasks: Sequence[Task], run_options: RunOptions, jobs: int | None
+    options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
 ) -> None:
     """Train and measure at the asked epochs, one run after the other: each needs much memory."""
     from lpsgd.lab.carry_out import carry_out
@@ -59,7 +60,7 @@ def execute(
             "batchnorm": options.choices["fig1-batchnorm"],
         }
         text = ",".join(f"{name}={value}" for name, value in asked.items())
-        failures = carry_out([task], 1, replace(run_options, curvature=text))
+        failures = carry_out([task], choice, replace(run_options, curvature=text))
         if failures:
             raise LabError(failures[0])
 

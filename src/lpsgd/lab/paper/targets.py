@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.paper import accuracy_figures, claims, decay, fig1, grid, result_tables, tables
 from lpsgd.lab.paper.document import Document, Table
 from lpsgd.lab.paper.protocol import Options, paired_order
@@ -15,16 +16,16 @@ from lpsgd.lab.training import RunOptions
 
 Planner = Callable[[Options], list[Task]]
 Drawer = Callable[[Options, Sequence[Task]], Document]
-Executor = Callable[[Options, Sequence[Task], RunOptions, int | None], None]
+Execution = Callable[[Options, Sequence[Task], RunOptions, ExecutorChoice], None]
 
 
 def train_all(
-    options: Options, tasks: Sequence[Task], run_options: RunOptions, jobs: int | None
+    options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
 ) -> None:
     """Train what is not done yet, several at once; failures are told when the others are done."""
-    from lpsgd.lab.carry_out import carry_out, default_jobs
+    from lpsgd.lab.carry_out import carry_out
 
-    failures = carry_out(paired_order(tasks), jobs or default_jobs(tasks[0]), run_options)
+    failures = carry_out(paired_order(tasks), choice, run_options)
     if failures:
         raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
 
@@ -39,7 +40,7 @@ class Target:
     """Of the paper, that it trains on; none for what needs no training."""
     draw: Drawer
     plan: Planner = lambda options: []
-    execute: Executor = train_all
+    execute: Execution = train_all
 
 
 def _table(name: str, dataset: str) -> Target:
@@ -122,11 +123,13 @@ TARGETS: Mapping[str, Target] = {
 }
 
 
-def make(target: Target, options: Options, run_options: RunOptions, jobs: int | None) -> Document:
+def make(
+    target: Target, options: Options, run_options: RunOptions, choice: ExecutorChoice
+) -> Document:
     """Train what is missing, then draw."""
     tasks = target.plan(options)
     if tasks:
-        target.execute(options, tasks, run_options, jobs)
+        target.execute(options, tasks, run_options, choice)
     document = target.draw(options, tasks)
     if tasks:
         document.add(_provenance(options, tasks))
