@@ -15,12 +15,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
 from lpsgd.lab.execution import LAST_EVENTS, Listener
+from lpsgd.lab.orders import error_event, make_order
 from lpsgd.lab.plan import Task
-from lpsgd.lab.recipe import to_json
 
 if TYPE_CHECKING:
     from lpsgd.lab.training import RunOptions
@@ -114,15 +113,8 @@ class _Worker:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        settings = {**asdict(options), "root": str(options.root) if options.root else None}
-        order = {
-            "recipe": to_json(task.recipe),
-            "folder": str(task.folder),
-            "label": task.label,
-            "options": settings,
-        }
         try:
-            stdin.write(json.dumps(order) + "\n")
+            stdin.write(json.dumps(make_order(task, options)) + "\n")
             stdin.flush()
         except (BrokenPipeError, ValueError):
             pass  # it died or was told to stop; what follows says so
@@ -162,8 +154,4 @@ class _Worker:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        return {
-            "event": "error",
-            "text": ": ".join([f"the process that trained it {how}", *last]),
-            "exit_code": 1,
-        }
+        return error_event(": ".join([f"the process that trained it {how}", *last]))

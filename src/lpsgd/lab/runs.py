@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ from lpsgd.lab.strict import encode
 
 # What two equal runs may differ in: everything else in metrics.jsonl follows from the recipe.
 WALL_CLOCK_FIELDS = ("images_per_second", "seconds", "optimizer_seconds")
+
+# A mark that was not renewed for this long is of a machine that was lost.
+ALIVE_SECONDS = 90.0
+_ALIVE = ".alive"
 
 
 @contextmanager
@@ -118,10 +123,7 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"{folder} is in use by another process") from None
+        _lock(handle, folder)
         check_folder(folder, recipe)
         with writing(folder):
             for leftover in folder.rglob(".*.part"):  # of a process that was killed while writing
@@ -134,6 +136,54 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
                 folder.rmdir()
     finally:
         os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    for _ in range(5):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.1)  # `is_held` has it for an instant when somebody looks
+    raise LabError(f"{folder} is in use by another process")
+
+
+def is_held(folder: Path) -> bool:
+    """Tell whether a process of this machine trains in ``folder`` now."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def mark_alive(folder: Path) -> None:
+    """Tell machines that share the folder, and do not see the lock, that it is trained in."""
+    with suppress(OSError):
+        if (folder / "config.json").exists():
+            (folder / _ALIVE).touch()
+
+
+def unmark_alive(folder: Path) -> None:
+    """Take back what `mark_alive` told."""
+    with suppress(OSError):
+        (folder / _ALIVE).unlink(missing_ok=True)
+
+
+def is_alive(folder: Path) -> bool:
+    """Tell whether a run goes on in ``folder``, here or on a machine that shares it."""
+    if is_held(folder):
+        return True
+    try:
+        return time.time() - (folder / _ALIVE).stat().st_mtime < ALIVE_SECONDS
+    except OSError:
+        return False
 
 
 def config(recipe: Recipe, label: str) -> dict[str, Any]:

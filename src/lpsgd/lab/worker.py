@@ -12,10 +12,9 @@ import queue
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.errors import LabError
+from lpsgd.lab.orders import carry_out_order
 from lpsgd.lab.strict import encode
 
 
@@ -38,7 +37,7 @@ def main() -> None:
             stop.set()
 
     while not stop.is_set() and (order := orders.get()) is not None:
-        _carry_out(order, stop, tell)
+        carry_out_order(order, stop, tell)
 
 
 def _read_orders(orders: queue.SimpleQueue[dict[str, Any] | None], stop: threading.Event) -> None:
@@ -46,32 +45,6 @@ def _read_orders(orders: queue.SimpleQueue[dict[str, Any] | None], stop: threadi
         orders.put(json.loads(line))
     stop.set()
     orders.put(None)
-
-
-def _carry_out(order: dict[str, Any], stop: threading.Event, tell: Any) -> None:
-    from lpsgd.lab.recipe import make_recipe
-    from lpsgd.lab.training import Interrupted, RunOptions, train
-
-    options = dict(order["options"])
-    options["root"] = Path(options["root"]) if options["root"] else None
-    try:
-        train(
-            make_recipe(order["recipe"]),
-            Path(order["folder"]),
-            label=order["label"],
-            options=RunOptions(**options),
-            stop=stop,
-            listen=tell,
-        )
-    except Interrupted as request:
-        tell({"event": "interrupted", "text": str(request)})
-    except LabError as error:
-        tell({"event": "error", "text": str(error), "exit_code": error.exit_code})
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        tell({"event": "error", "text": f"{type(error).__name__}: {error}", "exit_code": 1})
 
 
 if __name__ == "__main__":
