@@ -9,7 +9,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import ExecutorChoice, make_executor
 from lpsgd.lab.live import RunsDisplay
 from lpsgd.lab.plan import Task
-from lpsgd.lab.runs import read_result
+from lpsgd.lab.runs import read_result, write_error
 from lpsgd.lab.training import Interrupted, RunOptions, stop_on_signals
 
 
@@ -29,6 +29,8 @@ def carry_out(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions
                 if event["exit_code"] == UserError.exit_code:
                     wrong_input = True  # the same for every run: do not try them all
                     stop.set()
+                else:
+                    write_error(task.folder, event["text"])
 
         for task in tasks:
             if (ended := results[task.folder]) is not None:

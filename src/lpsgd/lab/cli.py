@@ -16,6 +16,7 @@ from lpsgd.lab.commands import (
     report,
     reproduce,
     spectrum,
+    status,
     train,
 )
 from lpsgd.lab.errors import LabError
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(compare.compare)
 app.command()(train.train)
+app.command()(status.status)
 app.command()(report.report)
 app.command()(reproduce.reproduce)
 app.command()(spectrum.spectrum)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +13,10 @@ from typing import Any
 
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.files import write_json
 from lpsgd.lab.recipe import Recipe, make_recipe
-from lpsgd.lab.runs import check_folder
+from lpsgd.lab.records import run_place
+from lpsgd.lab.runs import check_folder, writing
 from lpsgd.peers import registry
 
 
@@ -101,13 +106,30 @@ def plan_comparison(
     shared = first.digest(without=("optimizer", "settings", "seed", "closure", "create_graph"))
     folder = out or Path("runs") / f"{first.dataset}-{first.model}-{shared}"
     tasks = [
-        Task(name, recipe.with_changes(seed=seed), folder / "runs" / name / f"seed-{seed}")
+        Task(name, recipe.with_changes(seed=seed), run_place(folder, name, seed))
         for seed in seeds
         for name, recipe in zip(names, recipes, strict=True)
     ]
     for task in tasks:
         check_folder(task.folder, task.recipe)
     return folder, tasks
+
+
+def write_plan(folder: Path, tasks: Sequence[Task]) -> None:
+    """Write plan.json: which runs there will be, so that `lpsgd status` knows the queued ones."""
+    runs = [
+        {
+            "label": task.label,
+            "seed": task.recipe.seed,
+            "network": f"{task.recipe.model} / {task.recipe.dataset}",
+            "epochs": task.recipe.epochs,
+            "folder": Path(os.path.relpath(task.folder, folder)).as_posix(),
+        }
+        for task in tasks
+    ]
+    command = shlex.join(["lpsgd", *sys.argv[1:]])
+    with writing(folder):
+        write_json(folder / "plan.json", {"version": 1, "command": command, "runs": runs})
 
 
 def run_folder(recipe: Recipe) -> Path:

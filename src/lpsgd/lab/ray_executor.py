@@ -48,8 +48,8 @@ class RayExecutor:
 
     def run(self, tasks: Sequence[Task], listen: Listener, stop: threading.Event) -> None:
         """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
-        with _connected(self.choice.address) as ray:
-            _Plan(ray, self.choice, self.options, tasks, listen).carry_out(stop)
+        ray = _connect(self.choice.address)
+        _Plan(ray, self.choice, self.options, tasks, listen).carry_out(stop)
 
 
 class _Plan:
@@ -245,16 +245,14 @@ class _Messenger:
 # ---------------------------------------------------------------------- the cluster
 
 
-@contextmanager
-def _connected(given: str | None) -> Iterator[Any]:
-    """Give the module ``ray``, connected to the cluster or to one that lives as long as this."""
+def _connect(given: str | None) -> Any:
+    """Return the module ``ray``, connected until this process ends: a plan may have many parts."""
     try:
         import ray
     except ImportError:
         raise UserError("--executor ray needs Ray: pip install 'lpsgd[ray]'") from None
     if ray.is_initialized():
-        yield ray
-        return
+        return ray
     address = given or os.environ.get("RAY_ADDRESS") or "local"
     _check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -272,10 +270,7 @@ def _connected(given: str | None) -> Iterator[Any]:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--address {address}: cannot join the cluster: {reason}") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    return ray
 
 
 def _check_address(address: str) -> None:

@@ -75,8 +75,8 @@ def load_comparison(folder: Path | str) -> Comparison:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a folder; expected a folder that holds runs")
-    runs = [load_run(place, folder) for place in _run_folders(folder)]
-    plan = _read_json(folder / "comparison.json")
+    runs = [load_run(place, folder) for place in run_folders(folder)]
+    plan = read_json(folder / "comparison.json")
     if plan:
         return _planned(folder, plan, runs)
     if not runs:
@@ -89,8 +89,8 @@ def load_comparison(folder: Path | str) -> Comparison:
 
 def load_run(place: Path, root: Path) -> Run:
     """Read one run's folder; ``root`` is what its ``folder`` is told relative to."""
-    config = _read_json(place / "config.json")
-    result = _read_json(place / "result.json")
+    config = read_json(place / "config.json")
+    result = read_json(place / "result.json")
     history = _read_history(place / "metrics.jsonl")
     state: State = "incomplete"
     if result.get("state") in ("complete", "diverged"):
@@ -102,7 +102,7 @@ def load_run(place: Path, root: Path) -> Run:
         label=str(run.setting("label") or run.optimizer or place.name),
         seed=int(run.setting("seed") or 0),
         reason=None if reason is None else str(reason),
-        environment=_read_json(place / "environment.json"),
+        environment=read_json(place / "environment.json"),
         result=result,
         history=history,
     )
@@ -185,11 +185,21 @@ def _mixed(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _run_folders(root: Path) -> Iterator[Path]:
+def run_place(folder: Path, label: str, seed: int) -> Path:
+    """Where a comparison in ``folder`` has one of its runs."""
+    return folder / "runs" / label / f"seed-{seed}"
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether ``config.json`` in ``folder`` is a run's."""
+    return bool(_optimizer(read_json(folder / "config.json")))
+
+
+def run_folders(root: Path) -> Iterator[Path]:
     """Every folder at or below ``root`` whose ``config.json`` is a run's; nothing inside a run."""
     for name, folders, files in os.walk(root):
         folders.sort()
-        if "config.json" in files and _optimizer(_read_json(Path(name) / "config.json")):
+        if "config.json" in files and is_run(Path(name)):
             folders.clear()
             yield Path(name)
 
@@ -199,7 +209,7 @@ def _optimizer(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return optimizer if isinstance(optimizer, Mapping) else {}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """The object in ``path``; empty if there is no such file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

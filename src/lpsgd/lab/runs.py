@@ -1,5 +1,7 @@
 """A run's folder: config.json, environment.json, metrics.jsonl, checkpoints/, result.json.
 
+A run that failed has error.json until it is started again.
+
 Everything after training reads only this folder. Each file is complete or absent; metrics.jsonl
 grows by whole lines, and a run that goes on from a checkpoint first cuts it back to what the
 checkpoint had seen.
@@ -30,6 +32,7 @@ WALL_CLOCK_FIELDS = ("images_per_second", "seconds", "optimizer_seconds")
 # A mark that was not renewed for this long is of a machine that was lost.
 ALIVE_SECONDS = 90.0
 _ALIVE = ".alive"
+_ERROR = "error.json"
 
 
 @contextmanager
@@ -126,6 +129,7 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
         _lock(handle, folder)
         check_folder(folder, recipe)
         with writing(folder):
+            (folder / _ERROR).unlink(missing_ok=True)
             for leftover in folder.rglob(".*.part"):  # of a process that was killed while writing
                 leftover.unlink(missing_ok=True)
         try:
@@ -161,6 +165,22 @@ def is_held(folder: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def write_error(folder: Path, text: str) -> None:
+    """Leave word of why a run failed, until it is started again."""
+    with suppress(OSError):  # a disk that is full is what it may be about
+        write_json(folder / _ERROR, {"version": 1, "text": text})
+
+
+def read_error(folder: Path) -> str | None:
+    """Return why the run in ``folder`` failed the last time, or None if it did not."""
+    try:
+        return str(json.loads((folder / _ERROR).read_text(encoding="utf-8"))["text"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{_ERROR} cannot be read: {error}"
 
 
 def mark_alive(folder: Path) -> None:
@@ -204,7 +224,7 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
     path = folder / "config.json"
     if not path.exists():
         present = folder.iterdir() if folder.is_dir() else ()
-        others = [p.name for p in present if not p.name.startswith(".")]
+        others = [p.name for p in present if not p.name.startswith(".") and p.name != _ERROR]
         if others:
             raise UserError(
                 f"{folder} holds other files ({', '.join(sorted(others)[:3])}) and no config.json: "

@@ -1,0 +1,146 @@
+"""Where the runs of a folder are, read from their files alone, whoever trains them and where."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.progress import RunProgress
+from lpsgd.lab.records import Run, is_run, load_run, read_json, run_place
+from lpsgd.lab.runs import is_alive, read_error
+
+_LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before
+_PLANS = ("comparison.json", "sweep.json", "plan.json")
+
+
+@dataclass(frozen=True)
+class Status:
+    """The runs at and below a folder, and the commands that planned them."""
+
+    runs: list[RunProgress]
+    commands: list[str]
+
+
+def read_status(root: Path) -> Status:
+    """Read ``root``: a run, a comparison, a sweep, a reproduction, or any folder that holds such.
+
+    Runs that a plan names and that have no folder yet are queued.
+    """
+    if not root.is_dir():
+        raise UserError(f"{str(root)!r} is not a folder; expected a folder that holds runs")
+    planned: dict[Path, RunProgress] = {}
+    found: dict[Path, bool] = {}
+    commands: list[str] = []
+    for folder, files, in_sweep in _walk(root):
+        if "config.json" in files and _is_run(folder):
+            found[folder] = in_sweep
+        for name in _PLANS:
+            if name in files:
+                plan = read_json(folder / name)
+                planned |= {_plain(folder / run.folder): run for run in _runs_of(name, plan)}
+                commands.append(str(plan.get("command") or ""))
+    if not planned and not found:
+        raise UserError(
+            f"no run in {str(root)!r}: expected a folder that `lpsgd train`, `compare`, `sweep` "
+            "or `reproduce` wrote"
+        )
+    places = list(dict.fromkeys([*planned, *found]))
+    runs = [
+        _progress(place, planned.get(place), paused=found.get(place, False)) for place in places
+    ]
+    return Status(runs, [command for command in dict.fromkeys(commands) if command])
+
+
+def _walk(root: Path) -> Iterator[tuple[Path, list[str], bool]]:
+    """Every folder with its files and whether a sweep has it; nothing inside a run."""
+    sweeps: list[str] = []
+    for name, folders, files in os.walk(root):
+        folders.sort()
+        if "sweep.json" in files:
+            sweeps.append(os.path.join(name, ""))  # noqa: PTH118  a prefix of what lies in it
+        yield Path(name), files, any(name.startswith(sweep) for sweep in sweeps)
+        if "config.json" in files and _is_run(Path(name)):
+            folders.clear()
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return is_run(folder)
+    except UserError:
+        return True  # it cannot be read, which will be told
+
+
+def _plain(path: Path) -> Path:
+    return Path(os.path.normpath(path))
+
+
+def _runs_of(name: str, plan: Mapping[str, Any]) -> Iterator[RunProgress]:
+    """The runs that a plan's file names; their folders are told relative to that file."""
+    if name == "comparison.json":
+        network = f"{plan.get('model')} / {plan.get('dataset')}"
+        for seed in plan.get("seeds", ()):
+            for label in plan.get("optimizers", ()):
+                place = run_place(Path(), label, seed).as_posix()
+                yield RunProgress(label, seed, network, plan.get("epochs"), place)
+    elif name == "plan.json":
+        for run in plan.get("runs", ()):
+            yield RunProgress(
+                run["label"], run["seed"], run["network"], run["epochs"], run["folder"]
+            )
+
+
+def _progress(place: Path, planned: RunProgress | None, *, paused: bool) -> RunProgress:
+    """Where the run in ``place`` is; ``paused``: if it rests, it was told to."""
+    try:
+        run = load_run(place, place)
+    except UserError as error:
+        known = planned or RunProgress(place.name, 0, "", None, "")
+        return replace(known, folder=str(place), state="failed", reason=str(error))
+    begun = planned or RunProgress(run.label, run.seed, _network(run), _epochs(run), "")
+    begun = replace(begun, folder=str(place))
+    if run.result:
+        reason = run.result.get("reason")
+        state = str(run.result.get("state"))
+        return _at(replace(begun, state=state, reason=reason), run)
+    if is_alive(place):
+        return _with_time_left(_at(replace(begun, state="running"), run), place)
+    if (reason := read_error(place)) is not None:
+        return _at(replace(begun, state="failed", reason=reason), run)
+    if run.config:
+        return _at(replace(begun, state="paused" if paused else "interrupted"), run)
+    return begun
+
+
+def _network(run: Run) -> str:
+    return f"{run.setting('model')} / {run.setting('dataset')}"
+
+
+def _epochs(run: Run) -> int | None:
+    epochs = run.setting("epochs")
+    return None if epochs is None else int(epochs)
+
+
+def _at(begun: RunProgress, run: Run) -> RunProgress:
+    seconds = [s for s in run.values("seconds")[-_LAST_EPOCHS:] if s is not None]
+    accuracy = run.last("test_top1")
+    return replace(
+        begun,
+        epoch=int(run.last("epoch") or 0),
+        accuracy=run.last("val_top1") if accuracy is None else accuracy,
+        seconds_per_epoch=mean(seconds) if seconds else None,
+    )
+
+
+def _with_time_left(at: RunProgress, place: Path) -> RunProgress:
+    """From the last epochs' seconds, less what has gone by of the present epoch."""
+    if at.seconds_per_epoch is None or at.epochs is None:
+        return at
+    since = max(0.0, time.time() - (place / "metrics.jsonl").stat().st_mtime)
+    left = at.seconds_per_epoch * (at.epochs - at.epoch) - min(since, at.seconds_per_epoch)
+    return replace(at, seconds_left=max(0.0, left))
