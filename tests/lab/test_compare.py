@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -13,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lpsgd.lab import cli
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.live import RunsDisplay
-from lpsgd.lab.plan import Task, labels, plan_comparison
+from lpsgd.lab.plan import labels, plan_comparison
 from lpsgd.lab.training import train
 
 from .running import assert_same_run, read, small_recipe
@@ -196,28 +193,3 @@ def wait_until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def test_the_live_table(tmp_path: Path) -> None:
-    tasks = [
-        Task(label, small_recipe(seed=seed), tmp_path / f"{label}{seed}")
-        for seed in (0, 1)
-        for label in ("sgd", "adamw")
-    ]
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=100, highlight=False)
-    with RunsDisplay(tasks, console) as display:
-        display.listen(tasks[0], {"event": "begin"})
-        display.listen(tasks[0], {"event": "epoch", "epoch": 1, "test_top1": 91.5})
-        display.listen(tasks[1], {"event": "epoch", "epoch": 1, "test_top1": "nan"})
-        console.print(display._table())
-        display.listen(tasks[0], {"event": "end", "state": "complete", "reason": None})
-        display.listen(tasks[1], {"event": "end", "state": "diverged", "reason": "the loss"})
-        display.listen(tasks[2], {"event": "error", "text": "no disk", "exit_code": 1})
-        console.print(display._table())
-    shown = stream.getvalue()
-    assert "seed 0: epoch 1/2 (91.5 %)" in shown
-    assert "[1/4] sgd seed 0: done, test accuracy 91.50 %" in shown
-    assert "[2/4] adamw seed 0: diverged: the loss" in shown
-    assert "[3/4] sgd seed 1: failed: no disk" in shown
-    assert "1/2" in shown

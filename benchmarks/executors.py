@@ -1,0 +1,162 @@
+"""Executors: what each adds to a run, flat memory over hundreds of runs, and nothing run twice.
+
+python benchmarks/executors.py [--runs 500] [--executors here,local,ray]
+
+The runs are short synthetic ones, one at a time: `here` trains them in this process, `local` in
+one process of the local executor, `ray` in one slot of Ray on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lpsgd.lab.execution import ExecutorChoice, Listener, make_executor
+from lpsgd.lab.plan import Task, resolve
+from lpsgd.lab.records import load_run
+from lpsgd.lab.training import RunOptions, train
+
+SMALL = {"epochs": 1, "width": 8, "train_size": 64, "test_size": 32, "batch_size": 32}
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Watch:
+    """What was heard of the runs, and the memory at the end of each."""
+
+    began: float = field(default_factory=time.perf_counter)
+    events: Counter[tuple[str, Path]] = field(default_factory=Counter)
+    ended: list[float] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    workers: list[int] = field(default_factory=list)
+
+    def listen(self, task: Task, event: dict[str, Any]) -> None:
+        self.events[event["event"], task.folder] += 1
+        if event["event"] == "end":
+            self.ended.append(time.perf_counter())
+            self.parent.append(resident(os.getpid()))
+            self.workers.append(max(map(resident, descendants()), default=0))
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has in RAM."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def descendants() -> list[int]:
+    """The processes below this one that train."""
+    parents, names = {}, {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = status.read_text().partition(" (")
+        except OSError:
+            continue
+        names[int(pid)], _, rest = rest.rpartition(") ")
+        parents[int(pid)] = int(rest.split()[1])
+
+    def below(pid: int) -> bool:
+        while pid in parents:
+            pid = parents[pid]
+            if pid == os.getpid():
+                return True
+        return False
+
+    return [pid for pid in parents if below(pid) and names[pid] not in ("raylet", "gcs_server")]
+
+
+def make_tasks(runs: int, folder: Path) -> list[Task]:
+    recipe = resolve(SMALL, "sgd:lr=0.05")
+    return [
+        Task("sgd", recipe.with_changes(seed=seed), folder / f"seed-{seed}") for seed in range(runs)
+    ]
+
+
+def train_here(tasks: list[Task], listen: Listener) -> None:
+    for task in tasks:
+        listen(task, {"event": "begin"})
+        train(task.recipe, task.folder, listen=lambda event, task=task: listen(task, event))
+
+
+def measure(name: str, runs: int) -> tuple[Watch, list[Task]]:
+    """Carry out all runs with one executor in a new folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        tasks, watch = make_tasks(runs, Path(folder)), Watch()
+        if name == "here":
+            train_here(tasks, watch.listen)
+        else:
+            lanes = {"jobs": 1} if name == "local" else {"cpus_per_run": os.cpu_count()}
+            choice = ExecutorChoice(name, **lanes)  # type: ignore[arg-type]
+            executor = make_executor(choice, tasks, RunOptions())
+            executor.run(tasks, watch.listen, threading.Event())
+        check_once(watch, tasks)
+        return watch, tasks
+
+
+def check_once(watch: Watch, tasks: list[Task]) -> None:
+    """Every run began once, ended once and has one line for its one epoch."""
+    for task in tasks:
+        for event in ("begin", "end"):
+            assert watch.events[event, task.folder] == 1, (event, task.folder)
+        run = load_run(task.folder, task.folder)
+        assert run.state == "complete", task.folder
+        assert len(run.history) == task.recipe.epochs, task.folder
+    assert len(watch.ended) == len(tasks)
+
+
+def growth(sizes: list[int]) -> str:
+    """From the mean of the second tenth (the first warms up) to that of the last, per run."""
+    tenth = max(1, len(sizes) // 10)
+    first, last = mean(sizes[tenth : 2 * tenth] or sizes), mean(sizes[-tenth:])
+    each = (last - first) / max(1, len(sizes) - 2 * tenth)
+    return f"{first / 1e6:.0f} -> {last / 1e6:.0f} MB ({each / 1e3:+.1f} kB per run)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--executors", default="here,local,ray")
+    asked = parser.parse_args()
+    names = asked.executors.split(",")
+    table = Table(title=f"{asked.runs} runs, one at a time", box=None, padding=(0, 2, 0, 0))
+    for column in ("executor", "start", "per run", "overhead per run", "parent", "largest worker"):
+        table.add_column(column, justify="left" if column == "executor" else "right")
+    base: float | None = None
+    overheads: dict[str, float] = {}
+    for name in names:
+        watch, _ = measure(name, asked.runs)
+        gaps = [b - a for a, b in zip(watch.ended, watch.ended[1:], strict=False)]
+        each = median(gaps) if gaps else float("nan")
+        base = each if name == "here" else base
+        overheads[name] = each - (base or float("nan"))
+        table.add_row(
+            name,
+            f"{watch.ended[0] - watch.began:.1f} s",
+            f"{1000 * each:.0f} ms",
+            f"{1000 * overheads[name]:+.0f} ms",
+            growth(watch.parent),
+            growth(watch.workers) if name != "here" else "",
+        )
+    console = Console(width=140)
+    console.print(table)
+    console.print(f"Each of the {asked.runs} runs began once, ended once, and was trained once.")
+    if {"local", "ray"} <= overheads.keys():
+        more = 1000 * (overheads["ray"] - overheads["local"])
+        console.print(f"Ray against local: {more:+.0f} ms per run.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""`lpsgd status`: from the files of the runs alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lpsgd.lab import cli
+from lpsgd.lab.commands.compare import _write_plan
+from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.plan import Task, plan_comparison, write_plan
+from lpsgd.lab.runs import is_held, mark_alive, open_run, write_error
+from lpsgd.lab.status import read_status
+from lpsgd.lab.training import Interrupted, train
+
+from .running import StopAfter, small_recipe
+from .test_compare import VALUES, compare, kill_parent
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a run's folder as the process that trains it does."""
+    handle = os.open(folder, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    yield
+    os.close(handle)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of which every run is somewhere else."""
+    out = tmp_path_factory.mktemp("status") / "out"
+    _, tasks = plan_comparison(VALUES, ["sgd:lr=0.05", "lpsgdm:lr=1e30", "adamw"], range(2), out)
+    _write_plan(out, tasks, ["sgd", "lpsgdm", "adamw"], "sgd")
+    sgd, lpsgdm, adamw = tasks[:3]
+    train(sgd.recipe, sgd.folder, label="sgd")
+    train(lpsgdm.recipe, lpsgdm.folder, label="lpsgdm")
+    stop: Any = StopAfter(6)
+    with pytest.raises(Interrupted):
+        train(adamw.recipe, adamw.folder, label="adamw", stop=stop)
+    write_error(out / "runs/lpsgdm/seed-1", "the disk is full")
+    return out
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "out"))
+
+
+def states(folder: Path) -> dict[str, str]:
+    runs = read_status(folder).runs
+    return {f"{run.label} {run.seed}": run.state for run in runs}
+
+
+def test_every_state(folder: Path) -> None:
+    expected = {
+        "sgd 0": "complete",
+        "lpsgdm 0": "diverged",
+        "adamw 0": "interrupted",
+        "sgd 1": "queued",
+        "lpsgdm 1": "failed",
+        "adamw 1": "queued",
+    }
+    assert states(folder) == expected
+    with held(folder / "runs/adamw/seed-0"):
+        assert states(folder) == {**expected, "adamw 0": "running"}
+    mark_alive(folder / "runs/adamw/seed-0")  # as a node does whose lock is not seen here
+    assert states(folder)["adamw 0"] == "running"
+    long_ago = time.time() - 1000
+    os.utime(folder / "runs/adamw/seed-0/.alive", (long_ago, long_ago))
+    assert states(folder)["adamw 0"] == "interrupted"
+
+
+def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    rows = {line.partition(" seed ")[0].strip() + line.partition(" seed ")[2][:1]: line.split()
+            for line in shown.splitlines() if " seed " in line}  # fmt: skip
+    assert rows["sgd0"][3:5] == ["done", "2/2"]
+    assert rows["adamw0"][3:5] == ["interrupted", "1/2"]
+    assert rows["sgd1"][3:] == ["queued"]
+    assert rows["lpsgdm1"][3] == "failed"
+    assert "the disk is full" in shown
+    assert "the training loss became" in shown
+    assert "6 runs: 1 done, 1 diverged, 1 failed, 1 interrupted, 2 queued" in shown
+    assert "Nothing is running there now. To go on:\n  lpsgd " in shown
+    with held(folder / "runs/adamw/seed-0"):
+        assert cli.main(["status", str(folder)]) == 0
+    assert "Nothing is running" not in capsys.readouterr().out
+
+
+def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with held(folder / "runs/adamw/seed-0"):
+        assert cli.main(["status", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["counts"] == {
+        "complete": 1, "diverged": 1, "failed": 1, "running": 1, "queued": 2,
+    }  # fmt: skip
+    (running,) = [run for run in found["runs"] if run["state"] == "running"]
+    assert (running["epoch"], running["epochs"]) == (1, 2)
+    assert 0 <= running["seconds_left"] <= running["seconds_per_epoch"]
+    # what is left of this one, and two queued ones of two epochs each
+    assert found["seconds_left"] > running["seconds_left"]
+
+
+def test_time_left_follows_from_the_epochs(folder: Path) -> None:
+    run = folder / "runs/adamw/seed-0"
+    lines = [json.dumps({"epoch": e, "seconds": 10 * e, "test_top1": 50}) for e in range(1, 8)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    plan = json.loads((folder / "comparison.json").read_text())
+    (folder / "comparison.json").write_text(json.dumps({**plan, "epochs": 10}))
+    now = time.time()
+    os.utime(run / "metrics.jsonl", (now - 20, now - 20))
+    with held(run):
+        found = {f"{r.label} {r.seed}": r for r in read_status(folder).runs}["adamw 0"]
+    assert found.seconds_per_epoch == 50, "of the last five epochs"
+    assert found.seconds_left == pytest.approx(3 * 50 - 20, abs=5)
+
+
+def test_one_run_and_any_tree_of_runs(folder: Path, tmp_path: Path) -> None:
+    assert states(folder / "runs/sgd/seed-0") == {"sgd 0": "complete"}
+    assert states(folder / "runs/adamw") == {"adamw 0": "interrupted"}
+    assert len(states(tmp_path)) == 6
+    with pytest.raises(UserError, match="is not a folder"):
+        read_status(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no run in"):
+        read_status(tmp_path / "empty")
+
+
+def test_a_plan_names_runs_elsewhere(folder: Path) -> None:
+    """As a reproduction's targets do, which share their runs."""
+    recipe = small_recipe("sgd:lr=0.05")
+    tasks = [
+        Task("SGD", recipe.with_changes(seed=seed), folder / f"runs/sgd/seed-{seed}")
+        for seed in (0, 1)
+    ]
+    write_plan(folder / "table1", tasks)
+    assert states(folder / "table1") == {"SGD 0": "complete", "SGD 1": "queued"}
+
+
+def test_a_sweep_pauses_its_trials(folder: Path) -> None:
+    (folder / "runs/adamw/sweep.json").write_text('{"command": "lpsgd sweep"}')
+    assert states(folder / "runs/adamw") == {"adamw 0": "paused"}
+
+
+def test_a_file_that_cannot_be_read_is_one_failed_run(folder: Path) -> None:
+    (folder / "runs/sgd/seed-0/config.json").write_text("{")
+    assert states(folder)["sgd 0"] == "failed"
+
+
+def test_the_reason_of_a_failure_stays_until_the_run_is_started_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    optimizers = f"{kill_parent.__module__}:kill_parent"
+    assert compare(out, optimizers, "--seeds", "1", "--jobs", "1") == 1
+    (run,) = read_status(out).runs
+    assert run.state == "failed"
+    assert run.reason is not None
+    assert "was killed by SIGKILL" in run.reason
+    folder = Path(run.folder)
+    config = {**small_recipe().model_dump(), "optimizer": optimizers, "settings": {}}
+    with open_run(folder, small_recipe().with_changes(**config)):
+        assert not (folder / "error.json").exists()
+
+
+def test_looking_disturbs_nothing(tmp_path: Path) -> None:
+    """A run that begins while somebody looks is not told that its folder is in use."""
+    recipe = small_recipe()
+    looking = threading.Event()
+
+    def look() -> None:
+        while not looking.is_set():
+            is_held(tmp_path / "run")
+
+    (tmp_path / "run").mkdir()
+    watchers = [threading.Thread(target=look) for _ in range(2)]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        for _ in range(50):
+            with open_run(tmp_path / "run", recipe):
+                assert is_held(tmp_path / "run")
+            (tmp_path / "run").mkdir(exist_ok=True)
+    finally:
+        looking.set()
+        for watcher in watchers:
+            watcher.join()
+    in_use = pytest.raises(LabError, match="in use by another process")
+    with held(tmp_path / "run"), in_use, open_run(tmp_path / "run", recipe):
+        pass
+
+
+def test_it_starts_without_torch(folder: Path) -> None:
+    code = (
+        "import sys; from lpsgd.lab.cli import main; code = main(['status', sys.argv[1]]); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True)
+
+
+def test_watching_ends_when_nothing_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpsgd.lab.commands import status
+
+    monkeypatch.setattr(status, "_WATCH_SECONDS", 0.05)
+    holding = threading.Event()
+
+    def hold() -> None:
+        with held(folder / "runs/adamw/seed-0"):
+            holding.set()
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait()
+    assert cli.main(["status", str(folder), "--watch"]) == 0
+    thread.join()
+    shown = capsys.readouterr()
+    assert shown.err.count("1 running") == 1, "said once, because nothing changed"
+    assert "1 interrupted" in shown.out
