@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -92,26 +93,30 @@ def test_what_a_run_needs() -> None:
 
 def test_a_run_that_cannot_reach_the_mailbox_stops(tmp_path: Path) -> None:
     """So that somebody else can be told to do it."""
-    messenger = _lonely_messenger(tmp_path)
-    messenger._ray = _Unreachable
+    mailbox = MagicMock()
+    mailbox.begin.remote().future().result.return_value = (False, False)
+    mailbox.post.remote().future().result.return_value = False
+    messenger = ray_executor._Messenger(mailbox, 0, tmp_path, "node7")
+    messenger._post()
     assert not messenger.stop.is_set()
+    mailbox.post.remote().future().result.side_effect = ray.exceptions.RayActorError
     messenger._post()
     assert messenger.stop.is_set()
 
 
-class _Unreachable:
-    exceptions = ray.exceptions
-
-    @staticmethod
-    def get(answer: Any) -> Any:
-        raise ray.exceptions.RayActorError
-
-
-def _lonely_messenger(folder: Path) -> Any:
-    from unittest.mock import MagicMock, patch
-
-    with patch.object(ray, "get", return_value=(False, False)):
-        return ray_executor._Messenger(MagicMock(), 0, folder, "node7")
+def test_a_lost_process_has_time_to_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor waits for the folder, but not forever, and not when all shall stop."""
+    stop, times = threading.Event(), iter([True, True, False])
+    monkeypatch.setattr(ray_executor, "is_held", lambda folder: next(times))
+    monkeypatch.setattr(stop, "wait", lambda seconds: False)
+    ray_executor._wait_until_free(tmp_path, stop)
+    assert next(times, None) is None, "it looked until the folder was free"
+    monkeypatch.setattr(ray_executor, "is_held", lambda folder: True)
+    monkeypatch.setattr(ray_executor, "_FREE_SECONDS", 0.01)
+    ray_executor._wait_until_free(tmp_path, stop)
+    monkeypatch.setattr(ray_executor, "_FREE_SECONDS", 100.0)
+    monkeypatch.setattr(stop, "wait", lambda seconds: True)
+    ray_executor._wait_until_free(tmp_path, stop)
 
 
 # ---------------------------------------------------------------------- a cluster of three nodes
@@ -291,6 +296,9 @@ def test_ctrl_c_saves_what_goes_on(cluster: Any, tmp_path: Path) -> None:
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     runs = [out / f"runs/sgd/seed-{seed}" for seed in (0, 1)]
     wait_until(lambda: all((run / "metrics.jsonl").exists() for run in runs))
+    for _ in range(40):
+        assert not (out / "runs/sgd/seed-2").exists(), "there is room for two runs"
+        time.sleep(0.1)
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     _, told = child.communicate(timeout=60)
     assert child.returncode == 1

@@ -34,6 +34,7 @@ RETRIES = 3
 _POST_SECONDS = 1.0
 _FREE_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 60.0
 _OBJECT_STORE_BYTES = 100 * 2**20  # a few messages are all that goes through it
 
 
@@ -190,9 +191,7 @@ class _Messenger:
     """Posts a run's events now and then; a run that cannot reach the mailbox saves and stops."""
 
     def __init__(self, mailbox: Any, number: int, folder: Path, host: str) -> None:
-        import ray
-
-        self._ray, self._mailbox = ray, mailbox
+        self._mailbox = mailbox
         self._number, self._folder = number, folder
         self._events: list[dict[str, Any]] = []
         self._lock = threading.Lock()
@@ -200,7 +199,7 @@ class _Messenger:
         self._marked_at = 0.0
         self.stop = threading.Event()
         self.last: dict[str, Any] = {}
-        self.again, stopped = ray.get(mailbox.begin.remote(number, host))
+        self.again, stopped = _answer(mailbox.begin.remote(number, host))
         if stopped:
             self.stop.set()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -235,11 +234,16 @@ class _Messenger:
         with self._lock:
             events, self._events = self._events, []
         try:
-            if self._ray.get(self._mailbox.post.remote(self._number, events)):
+            if _answer(self._mailbox.post.remote(self._number, events)):
                 self.stop.set()
-        except self._ray.exceptions.RayError:
+        except Exception:
             # cut off: somebody else may be told to do this run, so leave the folder to them
             self.stop.set()
+
+
+def _answer(reference: Any) -> Any:
+    """What a call returns. `ray.get` would tell Ray that this run's CPUs are free meanwhile."""
+    return reference.future().result(timeout=_ANSWER_SECONDS)
 
 
 # ---------------------------------------------------------------------- the cluster
