@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,16 @@ def test_the_python_of_a_page_runs(
     for block in blocks(page):
         if not INCLUDE.fullmatch(block):  # an example, which has its own test
             exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_scripts_of_the_site_are_bash() -> None:
+    texts = "\n".join(page.read_text() for page in PAGES)
+    scripts = re.findall(r"^```bash\n(#!.*?)^```", texts, re.DOTALL | re.MULTILINE)
+    assert scripts
+    for script in scripts:
+        done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_every_example_is_on_the_site_and_has_a_test() -> None:

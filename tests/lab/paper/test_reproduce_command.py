@@ -80,6 +80,8 @@ def test_missing_data_is_named_with_its_command(
     place = ["--root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     assert main([*arguments, *place]) == 2
     assert "lpsgd data get cifar100" in capsys.readouterr().err
+    assert main(["status", str(tmp_path / "out")]) == 0
+    assert "4 runs: 4 queued" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("target", ["claims", "grid", "fig3"])

@@ -139,8 +139,12 @@ def _make(
     from lpsgd.lab.paper.document import write
     from lpsgd.lab.paper.gather import write_page
     from lpsgd.lab.paper.targets import make
+    from lpsgd.lab.plan import write_plan
     from lpsgd.lab.runs import writing
 
+    for target in chosen:  # before any is made, so that `lpsgd status` knows what is to come
+        if tasks := target.plan(options):
+            write_plan(options.folder(target.name), tasks)
     documents: list[Document] = []
     missing: list[tuple[str, str]] = []
     files: list[Path] = []

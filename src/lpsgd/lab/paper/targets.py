@@ -11,7 +11,7 @@ from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.paper import accuracy_figures, claims, decay, fig1, grid, result_tables, tables
 from lpsgd.lab.paper.document import Document, Table
 from lpsgd.lab.paper.protocol import Options, paired_order
-from lpsgd.lab.plan import Task, write_plan
+from lpsgd.lab.plan import Task
 from lpsgd.lab.training import RunOptions
 
 Planner = Callable[[Options], list[Task]]
@@ -129,7 +129,6 @@ def make(
     """Train what is missing, then draw."""
     tasks = target.plan(options)
     if tasks:
-        write_plan(options.folder(target.name), tasks)
         target.execute(options, tasks, run_options, choice)
     document = target.draw(options, tasks)
     if tasks:
