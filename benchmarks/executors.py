@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -29,6 +30,7 @@ from lpsgd.lab.training import RunOptions, train
 
 SMALL = {"epochs": 1, "width": 8, "train_size": 64, "test_size": 32, "batch_size": 32}
 PAGE = os.sysconf("SC_PAGE_SIZE")
+CONSOLE = Console(width=110, highlight=False)
 
 
 @dataclass
@@ -91,7 +93,7 @@ def train_here(tasks: list[Task], listen: Listener) -> None:
         train(task.recipe, task.folder, listen=lambda event, task=task: listen(task, event))
 
 
-def measure(name: str, runs: int) -> tuple[Watch, list[Task]]:
+def measure(name: str, runs: int) -> Watch:
     """Carry out all runs with one executor in a new folder."""
     with tempfile.TemporaryDirectory() as folder:
         tasks, watch = make_tasks(runs, Path(folder)), Watch()
@@ -103,7 +105,7 @@ def measure(name: str, runs: int) -> tuple[Watch, list[Task]]:
             executor = make_executor(choice, tasks, RunOptions())
             executor.run(tasks, watch.listen, threading.Event())
         check_once(watch, tasks)
-        return watch, tasks
+        return watch
 
 
 def check_once(watch: Watch, tasks: list[Task]) -> None:
@@ -130,37 +132,57 @@ def growth(sizes: list[int]) -> str:
     return f"{first / 1e6:.0f} -> {last / 1e6:.0f} MB ({each / 1e3:+.1f} kB per run)"
 
 
+def overheads(names: list[str], rounds: int, runs: int) -> None:
+    """The executors take turns, so that whatever else the machine does hits all of them alike."""
+    starts: dict[str, list[float]] = {name: [] for name in names}
+    gaps: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            watch = measure(name, runs)
+            starts[name].append(watch.ended[0] - watch.began)
+            gaps[name] += [b - a for a, b in pairwise(watch.ended)]
+    each = {name: quick(found) for name, found in gaps.items()}
+    columns = ("executor", "first run after", "then per run", "more than here")
+    table = make_table(f"{rounds} turns of {runs} runs, one at a time", columns)
+    for name in names:
+        more = f"{1000 * (each[name] - each['here']):+.0f} ms" if "here" in each else ""
+        table.add_row(name, f"{min(starts[name]):.1f} s", f"{1000 * each[name]:.0f} ms", more)
+    CONSOLE.print(table)
+    if {"local", "ray"} <= each.keys():
+        more = f"{1000 * (each['ray'] - each['local']):+.0f} ms"
+        CONSOLE.print(f"Ray against local: {each['ray'] / each['local']:.2f} ({more} per run)\n")
+
+
+def memory(names: list[str], runs: int) -> None:
+    """Carry out many runs, count them, and see whether memory grows."""
+    columns = ("executor", "memory of the parent", "of the largest worker")
+    table = make_table(f"{runs} runs, one at a time", columns)
+    for name in names:
+        watch = measure(name, runs)
+        table.add_row(name, growth(watch.parent), growth(watch.workers) if watch.workers else "")
+    CONSOLE.print(table)
+    CONSOLE.print(f"Each of the {runs} runs began once, ended once, and was trained once.")
+
+
+def make_table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="left" if column == "executor" else "right")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--executors", default="here,local,ray")
+    parser.add_argument("--rounds", type=int, default=3, help="turns, to see what a run costs")
+    parser.add_argument("--turn", type=int, default=15, help="runs of a turn")
+    parser.add_argument("--runs", type=int, default=40, help="in a row, to see memory; 0: none")
     asked = parser.parse_args()
     names = asked.executors.split(",")
-    table = Table(title=f"{asked.runs} runs, one at a time", box=None, padding=(0, 2, 0, 0))
-    for column in ("executor", "start", "per run", "overhead per run", "parent", "largest worker"):
-        table.add_column(column, justify="left" if column == "executor" else "right")
-    base: float | None = None
-    overheads: dict[str, float] = {}
-    for name in names:
-        watch, _ = measure(name, asked.runs)
-        gaps = [b - a for a, b in zip(watch.ended, watch.ended[1:], strict=False)]
-        each = quick(gaps)
-        base = each if name == "here" else base
-        overheads[name] = each - (base or float("nan"))
-        table.add_row(
-            name,
-            f"{watch.ended[0] - watch.began:.1f} s",
-            f"{1000 * each:.0f} ms",
-            f"{1000 * overheads[name]:+.0f} ms",
-            growth(watch.parent),
-            growth(watch.workers) if name != "here" else "",
-        )
-    console = Console(width=140)
-    console.print(table)
-    console.print(f"Each of the {asked.runs} runs began once, ended once, and was trained once.")
-    if {"local", "ray"} <= overheads.keys():
-        more = 1000 * (overheads["ray"] - overheads["local"])
-        console.print(f"Ray against local: {more:+.0f} ms per run.")
+    if asked.rounds:
+        overheads(names, asked.rounds, asked.turn)
+    if asked.runs:
+        memory([name for name in names if name != "here"], asked.runs)
 
 
 if __name__ == "__main__":
