@@ -14,7 +14,6 @@ import argparse
 import itertools
 import json
 import math
-import shlex
 import statistics
 import sys
 import threading
@@ -116,7 +115,7 @@ def choose(setting: str, optimizer: str, trials: list[list[Task]]) -> dict[str, 
         "trials": len(trials),
         "lr_at_the_edge_of_the_grid": found["lr"] in (RATES[0], RATES[-1]),
         "setup": SETTINGS[setting],
-        "command": shlex.join(["python", "scripts/find_defaults.py", *sys.argv[1:]]),
+        "command": f"python scripts/find_defaults.py --settings {setting} --optimizers {optimizer}",
     }
 
 
