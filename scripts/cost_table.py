@@ -49,15 +49,25 @@ def row(target: Target, *, timing: bool, known: str) -> list[str]:
     tasks, reduced = target.plan(paper), target.plan(small)
     if not tasks:
         return [f"`{target.name}`", "none", *[""] * (len(COLUMNS) - 2)]
-    whole = {gpu: estimate(tasks, paper.scale, gpu=gpu) for gpu in ("A100", "H100")}
+    measured = target.hessian_images(paper)
+    whole = {
+        gpu: estimate(tasks, paper.scale, hessian_images=measured, gpu=gpu)
+        for gpu in ("A100", "H100")
+    }
     hours = whole["A100"].gpu_hours
-    each = [estimate([task], paper.scale).gpu_hours for task in tasks]
+    each = [estimate([task], paper.scale, gpu="A100").gpu_hours for task in tasks]
     at_once = hours if target.name == "fig1" else side_by_side(each)  # fig1: one after the other
     cells = [f"`{target.name}`", str(len(tasks)), f"{whole['A100'].flops:.2g}"]
     cells += [_hours(hours), _hours(whole["H100"].gpu_hours), _hours(at_once)]
     jobs = 1 if target.name == "fig1" else default_jobs(reduced[0])
     timer = time_one if timing else None
-    found = estimate(reduced, small.scale, seconds_per_image=timer, jobs=jobs)
+    found = estimate(
+        reduced,
+        small.scale,
+        hessian_images=target.hessian_images(small),
+        seconds_per_image=timer,
+        jobs=jobs,
+    )
     if found.machine_hours is not None:
         known = duration(3600 * found.machine_hours)
     return [*cells, f"{found.flops:.2g}", known]

@@ -14,7 +14,6 @@ import argparse
 import itertools
 import json
 import math
-import shlex
 import statistics
 import sys
 import threading
@@ -33,16 +32,20 @@ from lpsgd.lab.training import RunOptions
 DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"
 
 # What is trained in one trial. Small, because the shape of the answer is what matters.
+_CIFAR = {
+    "epochs": 5,
+    "train_size": 4000,
+    "val_size": 1000,
+    "test_size": 100,
+    "width": 8,
+    "seeds": 1,
+    "decays": 1,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "digits/mlp": {"epochs": 15, "val_size": 287, "seeds": 2, "decays": 2, "shift": 0},
-    "digits/resnet18": {
-        "epochs": 6,
-        "val_size": 287,
-        "width": 8,
-        "seeds": 1,
-        "decays": 1,
-        "shift": 1,
-    },
+    "digits/mlp": {"epochs": 15, "val_size": 287, "seeds": 2, "decays": 2},
+    "digits/resnet18": {"epochs": 6, "val_size": 287, "width": 8, "seeds": 1, "decays": 1},
+    "cifar10/resnet18": _CIFAR,
+    "cifar10/vgg11": _CIFAR,
     "text/gpt": {
         "epochs": 4,
         "val_size": 64,
@@ -52,30 +55,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "width": 32,
         "seeds": 1,
         "decays": 1,
-        "shift": 0,
     },
 }
 
-# Six learning rates, half a decade apart, and one or two decays. Networks with batch norm want
-# larger rates in so short a training: there every optimizer's grid is shifted by half a decade.
-CENTRES = {"sgd": 0.03, "adamw": 3e-3, "lion": 1e-3, "lpsgdm": 1e-2}
-DECAYS = {"sgd": (0.0, 1e-3), "adamw": (0.01, 0.1), "lion": (0.01, 0.1), "lpsgdm": (0.0, 0.01)}
+# The same learning rates for every optimizer and setting, half a decade apart, so wide that nobody
+# needs a grid of its own. Decay coupled to the gradient (or to SGD's large rates) wants to be
+# smaller than decay that is not.
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+SMALL_DECAYS = (0.0, 5e-4)
+DECAYS = (0.0, 0.05)
+WITH_SMALL_DECAYS = ("sgd", "sgdw", "adam", "adagrad", "rmsprop")
 
 
 def grid(optimizer: str, setting: str) -> list[dict[str, float]]:
     """The trials of one optimizer; as many for each."""
-    setup = SETTINGS[setting]
-    rates = [
-        float(f"{CENTRES[optimizer] * 10 ** ((k + setup['shift']) / 2):.1g}") for k in range(-3, 3)
-    ]
-    decays = DECAYS[optimizer][-setup["decays"] :]
-    return [{"lr": lr, "weight_decay": decay} for lr, decay in itertools.product(rates, decays)]
+    decays = SMALL_DECAYS if optimizer in WITH_SMALL_DECAYS else DECAYS
+    chosen = decays[-SETTINGS[setting]["decays"] :]
+    return [{"lr": lr, "weight_decay": decay} for lr, decay in itertools.product(RATES, chosen)]
 
 
 def plan(setting: str, optimizer: str, out: Path) -> list[list[Task]]:
     """The runs of each trial."""
     dataset, _, model = setting.partition("/")
-    ours = ("seeds", "decays", "shift")
+    ours = ("seeds", "decays")
     values = {k: v for k, v in SETTINGS[setting].items() if k not in ours}
     trials = []
     for trial in grid(optimizer, setting):
@@ -102,7 +104,7 @@ def choose(setting: str, optimizer: str, trials: list[list[Task]]) -> dict[str, 
     best = min(range(len(trials)), key=scores.__getitem__)
     dataset, _, model = setting.partition("/")
     points = grid(optimizer, setting)
-    found, rates = points[best], [point["lr"] for point in points]
+    found = points[best]
     print(f"{setting} {optimizer}: {found}, validation NLL {scores[best]:.4f}")
     return {
         "dataset": dataset,
@@ -111,9 +113,9 @@ def choose(setting: str, optimizer: str, trials: list[list[Task]]) -> dict[str, 
         "settings": found,
         "val_nll": scores[best],
         "trials": len(trials),
-        "lr_at_the_edge_of_the_grid": found["lr"] in (min(rates), max(rates)),
+        "lr_at_the_edge_of_the_grid": found["lr"] in (RATES[0], RATES[-1]),
         "setup": SETTINGS[setting],
-        "command": shlex.join(["python", "scripts/find_defaults.py", *sys.argv[1:]]),
+        "command": f"python scripts/find_defaults.py --settings {setting} --optimizers {optimizer}",
     }
 
 
@@ -132,7 +134,7 @@ def main() -> None:
     """Search, then write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settings", default=",".join(SETTINGS))
-    parser.add_argument("--optimizers", default=",".join(CENTRES))
+    parser.add_argument("--optimizers", default="sgd,adamw,lion,lpsgdm")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
     asked = parser.parse_args()
