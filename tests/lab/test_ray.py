@@ -17,10 +17,12 @@ import pytest
 import torch
 
 from lpsgd.lab import cli
+from lpsgd.lab.runs import mark_alive, unmark_alive
 from lpsgd.lab.training import Interrupted, train
 
 from .running import StopAfter, assert_same_run, read, small_recipe
 from .test_compare import compare, kill_parent, wait_until, workers_in
+from .test_status import held
 
 ray = pytest.importorskip("ray", reason="needs pip install 'lpsgd[ray]'")
 
@@ -106,17 +108,24 @@ def test_a_run_that_cannot_reach_the_mailbox_stops(tmp_path: Path) -> None:
 
 def test_a_lost_process_has_time_to_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its successor waits for the folder, but not forever, and not when all shall stop."""
-    stop, times = threading.Event(), iter([True, True, False])
-    monkeypatch.setattr(ray_executor, "is_held", lambda folder: next(times))
-    monkeypatch.setattr(stop, "wait", lambda seconds: False)
-    ray_executor._wait_until_free(tmp_path, stop)
-    assert next(times, None) is None, "it looked until the folder was free"
-    monkeypatch.setattr(ray_executor, "is_held", lambda folder: True)
-    monkeypatch.setattr(ray_executor, "_FREE_SECONDS", 0.01)
-    ray_executor._wait_until_free(tmp_path, stop)
+    stop = threading.Event()
+    waited: list[float] = []
+    monkeypatch.setattr(stop, "wait", lambda seconds: bool(waited.append(seconds)))
+    monkeypatch.setattr(ray_executor, "_FREE_SECONDS", 0.05)
+    (tmp_path / "config.json").touch()
+    mark_alive(tmp_path, "node7")
+    ray_executor._wait_until_free(tmp_path, "node7", stop)
+    assert not waited, "on the same machine the lock tells, and it is free"
+    ray_executor._wait_until_free(tmp_path, "node8", stop)
+    assert waited, "on another machine only the mark tells"
+    unmark_alive(tmp_path)
+    waited.clear()
+    ray_executor._wait_until_free(tmp_path, "node8", stop)
+    assert not waited
     monkeypatch.setattr(ray_executor, "_FREE_SECONDS", 100.0)
     monkeypatch.setattr(stop, "wait", lambda seconds: True)
-    ray_executor._wait_until_free(tmp_path, stop)
+    with held(tmp_path):
+        ray_executor._wait_until_free(tmp_path, "node7", stop)
 
 
 # ---------------------------------------------------------------------- a cluster of three nodes

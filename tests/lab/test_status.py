@@ -76,7 +76,7 @@ def test_every_state(folder: Path) -> None:
     assert states(folder) == expected
     with held(folder / "runs/adamw/seed-0"):
         assert states(folder) == {**expected, "adamw 0": "running"}
-    mark_alive(folder / "runs/adamw/seed-0")  # as a node does whose lock is not seen here
+    mark_alive(folder / "runs/adamw/seed-0", "node7")  # as a node does whose lock is not seen here
     assert states(folder)["adamw 0"] == "running"
     long_ago = time.time() - 1000
     os.utime(folder / "runs/adamw/seed-0/.alive", (long_ago, long_ago))

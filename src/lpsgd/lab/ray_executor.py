@@ -23,7 +23,7 @@ import lpsgd
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import LAST_EVENTS, ExecutorChoice, Listener
 from lpsgd.lab.orders import carry_out_order, error_event, make_order
-from lpsgd.lab.runs import ALIVE_SECONDS, is_held, mark_alive, unmark_alive
+from lpsgd.lab.runs import ALIVE_SECONDS, is_held, mark_alive, marked_by, unmark_alive
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
@@ -68,6 +68,7 @@ class _Plan:
         self.tasks = tasks
         self.listen = listen
         self.begun: set[int] = set()
+        self.stopping = False
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         needs = [_needs(task, choice, options, nodes) for task in tasks]
         for cpus, gpus in dict.fromkeys(needs):
@@ -84,15 +85,14 @@ class _Plan:
             self.waiting[ref] = number
 
     def carry_out(self, stop: threading.Event) -> None:
-        stopping = False
         while self.waiting:
             ready, _ = self.ray.wait(list(self.waiting), timeout=0.2)
             self._hear()  # what a run told before it ended comes before its end
             for ref in ready:
                 number = self.waiting.pop(ref)
                 self.listen(self.tasks[number], self._ending(ref))
-            if stop.is_set() and not stopping:
-                stopping = True
+            if stop.is_set() and not self.stopping:
+                self.stopping = True
                 self._ask_to_stop()
 
     def _hear(self) -> None:
@@ -115,6 +115,8 @@ class _Plan:
         exceptions = self.ray.exceptions
         try:
             event: dict[str, Any] = self.ray.get(ref)
+            if event["event"] == "interrupted" and not self.stopping:
+                return error_event(f"it lost touch with this command: {event['text']}")
             return event
         except exceptions.TaskCancelledError:
             return {"event": "interrupted", "text": "stopped before it began"}
@@ -166,7 +168,7 @@ def _train(order: dict[str, Any], number: int, mailbox: Any) -> dict[str, Any]:
         os.chdir(order["working_folder"])  # for a recipe that names a file
     with _Messenger(mailbox, number, folder, host) as messenger:
         if messenger.again:
-            _wait_until_free(folder, messenger.stop)
+            _wait_until_free(folder, host, messenger.stop)
         carry_out_order(order, messenger.stop, messenger.tell)
     return messenger.last
 
@@ -180,11 +182,16 @@ def _unfit(order: dict[str, Any], folder: Path, host: str) -> str | None:
     return None
 
 
-def _wait_until_free(folder: Path, stop: threading.Event) -> None:
-    """Give the process that was lost, if it still lives, time to notice, save and end."""
+def _wait_until_free(folder: Path, host: str, stop: threading.Event) -> None:
+    """Give the process that was lost, if it still lives, time to notice, save and end.
+
+    Of one on this machine the lock tells; of one elsewhere the mark, which it renews only while it
+    reaches the mailbox.
+    """
     deadline = time.monotonic() + _FREE_SECONDS
-    while is_held(folder) and time.monotonic() < deadline and not stop.wait(0.5):
-        pass
+    while is_held(folder) or marked_by(folder) not in (None, host):
+        if time.monotonic() > deadline or stop.wait(0.5):
+            return
 
 
 class _Messenger:
@@ -192,7 +199,7 @@ class _Messenger:
 
     def __init__(self, mailbox: Any, number: int, folder: Path, host: str) -> None:
         self._mailbox = mailbox
-        self._number, self._folder = number, folder
+        self._number, self._folder, self._host = number, folder, host
         self._events: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -226,8 +233,9 @@ class _Messenger:
     def _serve(self) -> None:
         while not self._ended.wait(_POST_SECONDS):
             self._post()
-            if time.monotonic() - self._marked_at > ALIVE_SECONDS / 4:
-                mark_alive(self._folder)
+            due = time.monotonic() - self._marked_at > ALIVE_SECONDS / 4
+            if due and not self.stop.is_set():
+                mark_alive(self._folder, self._host)
                 self._marked_at = time.monotonic()
 
     def _post(self) -> None:
@@ -273,7 +281,10 @@ def _connect(given: str | None) -> Any:
             ray.init(address=address, job_config=job, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--address {address}: cannot join the cluster: {reason}") from None
+        raise UserError(
+            f"--address {address}: cannot join the cluster: {reason} (a cluster that asks for a "
+            "token wants RAY_AUTH_TOKEN to be the same here as on its nodes)"
+        ) from None
     return ray
 
 

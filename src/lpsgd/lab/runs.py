@@ -183,11 +183,11 @@ def read_error(folder: Path) -> str | None:
         return f"{_ERROR} cannot be read: {error}"
 
 
-def mark_alive(folder: Path) -> None:
-    """Tell machines that share the folder, and do not see the lock, that it is trained in."""
+def mark_alive(folder: Path, host: str) -> None:
+    """Tell machines that share the folder, and do not see the lock, that ``host`` trains in it."""
     with suppress(OSError):
         if (folder / "config.json").exists():
-            (folder / _ALIVE).touch()
+            (folder / _ALIVE).write_text(host, encoding="utf-8")
 
 
 def unmark_alive(folder: Path) -> None:
@@ -196,14 +196,19 @@ def unmark_alive(folder: Path) -> None:
         (folder / _ALIVE).unlink(missing_ok=True)
 
 
+def marked_by(folder: Path) -> str | None:
+    """Return the machine whose mark in ``folder`` is still fresh, if there is one."""
+    mark = folder / _ALIVE
+    try:
+        fresh = time.time() - mark.stat().st_mtime < ALIVE_SECONDS
+        return mark.read_text(encoding="utf-8") if fresh else None
+    except OSError:
+        return None
+
+
 def is_alive(folder: Path) -> bool:
     """Tell whether a run goes on in ``folder``, here or on a machine that shares it."""
-    if is_held(folder):
-        return True
-    try:
-        return time.time() - (folder / _ALIVE).stat().st_mtime < ALIVE_SECONDS
-    except OSError:
-        return False
+    return is_held(folder) or marked_by(folder) is not None
 
 
 def config(recipe: Recipe, label: str) -> dict[str, Any]:
