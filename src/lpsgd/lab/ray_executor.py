@@ -283,7 +283,7 @@ def _connect(given: str | None) -> Any:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"--address {address}: cannot join the cluster: {reason} (a cluster that asks for a "
-            "token wants RAY_AUTH_TOKEN to be the same here as on its nodes)"
+            "token wants RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN here too)"
         ) from None
     return ray
 
