@@ -23,6 +23,7 @@ class RunsDisplay:
         self._tasks = list(tasks)
         self._status = {task.folder: "waiting" for task in tasks}
         self._accuracy: dict[Any, float | None] = {}
+        self._split = "test"  # which accuracies these are
         self._live = (
             Live(self._table(), console=self._console, refresh_per_second=4, transient=True)
             if self._console.is_terminal
@@ -48,7 +49,9 @@ class RunsDisplay:
         if kind == "begin":
             self._status[task.folder] = "starting"
         elif kind == "epoch":
-            self._accuracy[task.folder] = number(event["test_top1"])
+            self._split = "validation" if event["test_top1"] is None else "test"
+            score = event["val_top1" if self._split == "validation" else "test_top1"]
+            self._accuracy[task.folder] = number(score)
             self._status[task.folder] = f"epoch {event['epoch']}/{task.recipe.epochs}"
         elif kind == "warning":
             self._say(task, f"warning: {event['text']}")
@@ -66,7 +69,8 @@ class RunsDisplay:
     def _ending(self, task: Task, event: dict[str, Any]) -> str:
         if event["state"] == "diverged":
             return f"diverged: {event['reason']}"
-        return f"done, test accuracy {fixed(self._accuracy.get(task.folder), 2)} %"
+        how = f"paused after epoch {event['epochs']}" if event["state"] == "paused" else "done"
+        return f"{how}, {self._split} accuracy {fixed(self._accuracy.get(task.folder), 2)} %"
 
     def _say(self, task: Task, text: str) -> None:
         done = sum(s in ("complete", "diverged", "failed") for s in self._status.values())
