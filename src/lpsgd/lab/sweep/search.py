@@ -12,7 +12,7 @@ trained on to the next rung, and so on; the sampler learns of a round when all o
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -103,8 +103,13 @@ class Ended:
 Searching: TypeAlias = "Generator[list[Request], list[Score], list[Ended]]"
 
 
-def search(competitor: Competitor, how: Search) -> Searching:
-    """Ask for scores, and return all trials in the order of their numbers."""
+def search(
+    competitor: Competitor, how: Search, tell: Callable[[list[Ended]], None] = lambda ended: None
+) -> Searching:
+    """Ask for scores, and return all trials in the order of their numbers.
+
+    ``tell`` hears of every round when it has ended.
+    """
     study = optuna.create_study(
         direction=how.direction, sampler=_sampler(how), pruner=_pruner(how), storage=None
     )
@@ -115,7 +120,9 @@ def search(competitor: Competitor, how: Search) -> Searching:
     ended: list[Ended] = []
     for numbers in how.rounds():
         trials = [study.ask(distributions) for _ in numbers]
-        ended += yield from _round(study, trials, how)
+        round_ended = yield from _round(study, trials, how)
+        tell(round_ended)
+        ended += round_ended
     return ended
 
 

@@ -1,0 +1,239 @@
+"""Run what the search asks for until it is satisfied, alone or with other processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lpsgd.lab.carry_out import carry_out
+from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.files import write_json
+from lpsgd.lab.plan import Task, resolve
+from lpsgd.lab.recipe import to_json
+from lpsgd.lab.records import load_run
+from lpsgd.lab.runs import check_folder, writing
+from lpsgd.lab.strict import number
+from lpsgd.lab.sweep.ledger import Ledger, folder_name, open_ledger
+from lpsgd.lab.sweep.search import Ended, Request, Score, Search, search
+from lpsgd.lab.sweep.space import Competitor
+from lpsgd.lab.sweep.storage import StorageUrl
+
+if TYPE_CHECKING:
+    from lpsgd.lab.recipe import Recipe
+    from lpsgd.lab.training import RunOptions
+
+# Of the recipe, what each trial decides for itself.
+OWN_FIELDS = ("optimizer", "settings", "closure", "create_graph")
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is searched, how, and in which folder. ``values`` is the recipe that trials share."""
+
+    folder: Path
+    values: Mapping[str, Any]
+    competitors: Sequence[Competitor]
+    how: Search
+
+    def recipe(self, competitor: Competitor, params: Mapping[str, Any]) -> Recipe:
+        """The recipe of one trial."""
+        settings = competitor.settings(params)
+        return resolve({**self.values, "optimizer": competitor.optimizer, "settings": settings})
+
+    def task(self, competitor: Competitor, request: Request) -> Task:
+        """The run of one trial."""
+        folder = self.folder / folder_name(competitor.label, request.number)
+        label = f"{competitor.label} trial {request.number}"
+        return Task(label, self.recipe(competitor, request.params), folder)
+
+    def definition(self) -> dict[str, Any]:
+        """Everything that decides the result, as plain values."""
+        return definition(self.values, self.competitors, self.how)
+
+
+def definition(
+    values: Mapping[str, Any], competitors: Sequence[Competitor], how: Search
+) -> dict[str, Any]:
+    """Everything that decides the result of a sweep, as plain values."""
+    shared = to_json(resolve({**values, "optimizer": competitors[0].optimizer}))
+    return {
+        "recipe": {name: v for name, v in shared.items() if name not in OWN_FIELDS},
+        "search": asdict(how),
+        "space": {c.label: c.to_json() for c in competitors},
+    }
+
+
+def carry_through(
+    sweep: Sweep, url: StorageUrl, jobs: int, options: RunOptions, *, command: str
+) -> dict[str, list[Ended]]:
+    """Do the sweep, or what is left of it; return the trials of each competitor."""
+    _write_definition(sweep, url, command)
+    name = sweep.folder.name
+    with open_ledger(url, name, sweep.competitors, sweep.how) as ledger:
+        return _satisfy(sweep, ledger, jobs, replace(options, score_test=False))
+
+
+def _satisfy(
+    sweep: Sweep, ledger: Ledger, jobs: int, options: RunOptions
+) -> dict[str, list[Ended]]:
+    """Answer the searches of all competitors, rung by rung, until each has returned."""
+
+    def begin(competitor: Competitor) -> Any:
+        return search(competitor, sweep.how, lambda e: ledger.close_trials(competitor.label, e))
+
+    searches = {c.label: begin(c) for c in sweep.competitors}
+    wanted: dict[str, list[Request]] = {label: next(s) for label, s in searches.items()}
+    ended: dict[str, list[Ended]] = {}
+    while wanted:
+        scores = _find_out(sweep, ledger, wanted, jobs, options)
+        for label in list(wanted):
+            try:
+                wanted[label] = searches[label].send(scores[label])
+            except StopIteration as last:
+                ended[label] = last.value
+                del wanted[label]
+    return {c.label: ended[c.label] for c in sweep.competitors}
+
+
+def _find_out(
+    sweep: Sweep,
+    ledger: Ledger,
+    wanted: Mapping[str, Sequence[Request]],
+    jobs: int,
+    options: RunOptions,
+) -> dict[str, list[Score]]:
+    """The scores that are wanted: known, trained here, or trained by another process."""
+    for label, requests in wanted.items():
+        ledger.enter(label, requests)
+    waiting = False
+    while True:
+        missing = _unknown(ledger, wanted)
+        if not missing:
+            known = {label: ledger.scores(label) for label in wanted}
+            return {k: [known[k][r.number, r.epoch] for r in v] for k, v in wanted.items()}
+        # alone, all at once; beside others, only what can be started now
+        most = jobs if ledger.shared else len(missing)
+        mine = []
+        for label, request in missing:
+            if len(mine) < most and ledger.claim(label, request.number):
+                mine.append((label, request))
+        if mine:
+            _do(sweep, ledger, mine, jobs, options)
+            continue
+        if not waiting:
+            print(f"waiting for {len(missing)} trials of other processes", file=sys.stderr)
+            waiting = True
+        time.sleep(_POLL_SECONDS)
+
+
+def _unknown(
+    ledger: Ledger, wanted: Mapping[str, Sequence[Request]]
+) -> list[tuple[str, Request]]:
+    """What has no score yet, the competitors taking turns."""
+    known = {label: ledger.scores(label) for label in wanted}
+    missing = [
+        (place, label, request)
+        for label, requests in wanted.items()
+        for place, request in enumerate(requests)
+        if (request.number, request.epoch) not in known[label]
+    ]
+    return [(label, request) for _, label, request in sorted(missing, key=lambda m: m[0])]
+
+
+def _do(
+    sweep: Sweep,
+    ledger: Ledger,
+    mine: Sequence[tuple[str, Request]],
+    jobs: int,
+    options: RunOptions,
+) -> None:
+    """Train the trials that this process has claimed, tell their scores, and let go of them."""
+    competitors = {c.label: c for c in sweep.competitors}
+    try:
+        tasks = {}
+        for label, request in mine:
+            # another process may have told its score just before the claim
+            if (request.number, request.epoch) not in ledger.scores(label):
+                tasks[label, request.number] = sweep.task(competitors[label], request)
+        if not tasks:
+            return
+        epoch = mine[0][1].epoch  # the searches go up the rungs together
+        for task in tasks.values():
+            check_folder(task.folder, task.recipe)
+        todo = [task for task in tasks.values() if read_score(task, epoch, sweep.how) is None]
+        failures = []
+        try:
+            if todo:
+                failures = carry_out(todo, jobs, replace(options, until_epoch=epoch))
+        finally:  # also what was done when the user interrupted
+            for (label, trial), task in tasks.items():
+                if (score := read_score(task, epoch, sweep.how)) is not None:
+                    ledger.record(label, trial, epoch, score)
+        if failures:
+            raise LabError(
+                "\n  ".join([f"{len(failures)} trials failed:", *failures])
+                + "\nThe same command tries them again."
+            )
+    finally:
+        for label, request in mine:
+            ledger.release(label, request.number)
+
+
+def read_score(task: Task, epoch: int, how: Search) -> Score | None:
+    """A trial's validation score after ``epoch``, or None if it has not got there.
+
+    A trial that diverged has no accuracy, or an infinite loss, from then on.
+    """
+    run = load_run(task.folder, task.folder)
+    for row in run.history:
+        value = number(row.get(f"val_{how.metric}"))
+        if row.get("epoch") == epoch and value is not None and math.isfinite(value):
+            return Score(value, number(row.get("val_top1")), number(row.get("val_nll")))
+    if run.state == "diverged":
+        return Score(0.0 if how.metric == "top1" else math.inf, 0.0, None)
+    return None
+
+
+def _write_definition(sweep: Sweep, url: StorageUrl, command: str) -> None:
+    """Write sweep.json, or make sure that the one in the folder says the same."""
+    path = sweep.folder / "sweep.json"
+    wanted = json.loads(json.dumps(sweep.definition()))
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["definition"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read ({error}): choose another folder") from None
+        if found != wanted:
+            raise UserError(
+                f"{sweep.folder} belongs to another sweep: "
+                f"{'; '.join(_differences(found, wanted))}. Nothing was changed; choose another "
+                "folder with --out"
+            )
+        return
+    if sweep.folder.is_dir() and any(p for p in sweep.folder.iterdir() if p.name[0] != "."):
+        raise UserError(f"{sweep.folder} holds other files and no sweep.json: choose another folder")
+    with writing(sweep.folder):
+        write_json(
+            path, {"version": 1, "definition": wanted, "storage": url.shown, "command": command}
+        )
+
+
+def _differences(found: Any, wanted: Any, where: str = "") -> list[str]:
+    """In words, where two plain values differ."""
+    if not isinstance(found, dict) or not isinstance(wanted, dict):
+        return [f"{where} is {found!r} there and {wanted!r} here"] if found != wanted else []
+    keys = [*wanted, *(key for key in found if key not in wanted)]
+    return [
+        line
+        for key in keys
+        for line in _differences(
+            found.get(key, "absent"), wanted.get(key, "absent"), f"{where} {key}".strip()
+        )
+    ]
