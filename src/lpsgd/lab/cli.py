@@ -16,6 +16,7 @@ from lpsgd.lab.commands import (
     report,
     reproduce,
     spectrum,
+    sweep,
     train,
 )
 from lpsgd.lab.errors import LabError
@@ -33,6 +34,7 @@ app.command()(train.train)
 app.command()(report.report)
 app.command()(reproduce.reproduce)
 app.command()(spectrum.spectrum)
+app.command()(sweep.sweep)
 app.command()(optimizers.optimizers)
 app.command(
     # what follows the benchmark's name is the benchmark's own

@@ -52,7 +52,8 @@ class Ledger:
         """Make sure that the trials asked for are in the study, under their numbers."""
         study = self._studies[label]
         distributions = {
-            name: choice.distribution() for name, choice in self._competitors[label].searched.items()
+            name: choice.distribution()
+            for name, choice in self._competitors[label].searched.items()
         }
         with reaching(self._url), self._alone():
             known = len(study.get_trials(deepcopy=False))

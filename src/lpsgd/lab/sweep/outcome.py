@@ -113,7 +113,9 @@ class Outcome:
 def conclude(sweep: Sweep, ended: Mapping[str, Sequence[Ended]]) -> Outcome:
     """From the trials of a sweep to its outcome."""
     trials = tuple(
-        _trial(competitor, end) for competitor in sweep.competitors for end in ended[competitor.label]
+        _trial(competitor, end)
+        for competitor in sweep.competitors
+        for end in ended[competitor.label]
     )
     winners = [
         _winner(sweep, c, [t for t in trials if t.label == c.label], ended[c.label])
@@ -154,7 +156,7 @@ def _winner(
         label=competitor.label,
         optimizer=competitor.optimizer,
         trial=trials[best],
-        settings=sweep.recipe(competitor, ended[best].params).settings,
+        settings=sweep.recipe(competitor, competitor.settings(ended[best].params)).settings,
         trials=len(trials),
         complete=states.count("complete"),
         pruned=states.count("pruned"),
@@ -185,7 +187,9 @@ def best_by_lr(trials: Iterable[TrialResult]) -> list[tuple[float, float]]:
     return sorted(best.items())
 
 
-def good_region(points: Sequence[tuple[float, float]], points_lost: float = GOOD) -> GoodRegion | None:
+def good_region(
+    points: Sequence[tuple[float, float]], points_lost: float = GOOD
+) -> GoodRegion | None:
     """The interval of lr around the best where accuracy stays within ``points_lost`` of it.
 
     Accuracy between the rates that were tried is interpolated linearly in log10(lr). An interval

@@ -53,6 +53,10 @@ class Choices:
         """The value that the sampler's ``name`` stands for."""
         return self.values[self.grid().index(name)]
 
+    def name(self, value: Any) -> Any:
+        """The sampler's name of ``value``."""
+        return _name(value)
+
     def distribution(self) -> BaseDistribution:
         """The same for optuna."""
         from optuna.distributions import CategoricalDistribution
@@ -108,6 +112,10 @@ class Range:
     def value(self, name: Any) -> Any:
         """What the sampler says is the value."""
         return name
+
+    def name(self, value: Any) -> Any:
+        """And the other way round."""
+        return value
 
     def distribution(self) -> BaseDistribution:
         """The same for optuna."""

@@ -67,6 +67,15 @@ class StorageUrl:
             raise UserError("--storage: an SQLite storage is a file; write sqlite:///FILE")
         self._url = url
 
+    @classmethod
+    def of_file(cls, path: Path) -> StorageUrl:
+        """An SQLite file, whatever characters its path has."""
+        from sqlalchemy.engine import URL
+
+        made = cls("sqlite:///file")
+        made._url = URL.create("sqlite", database=str(path))
+        return made
+
     @property
     def shown(self) -> str:
         """The address for people: no password, and no options, which might hold another."""
@@ -95,16 +104,6 @@ class StorageUrl:
 def _spellings(*passwords: str | None) -> list[str]:
     known = {spell(p) for p in passwords if p for spell in (str, quote, quote_plus, repr)}
     return sorted(known, key=len, reverse=True)
-
-
-def hide_passwords(arguments: list[str]) -> list[str]:
-    """Command-line arguments with the password of every address in them replaced.
-
-    >>> hide_passwords(["--storage", "postgresql://me:secret@host/db", "--jobs", "2"])
-    ['--storage', 'postgresql://me:***@host/db', '--jobs', '2']
-    """
-    hidden = [re.sub(r"(://[^:/@\s]*:).*@", r"\1***@", text, flags=re.DOTALL) for text in arguments]
-    return [re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text) for text in hidden]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import sys
@@ -35,39 +36,52 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is searched, how, and in which folder. ``values`` is the recipe that trials share."""
+    """What is searched and how, in which folder. ``values`` is the recipe that trials share."""
 
-    folder: Path
     values: Mapping[str, Any]
     competitors: Sequence[Competitor]
     how: Search
+    out: Path | None = None
 
-    def recipe(self, competitor: Competitor, params: Mapping[str, Any]) -> Recipe:
-        """The recipe of one trial."""
-        settings = competitor.settings(params)
-        return resolve({**self.values, "optimizer": competitor.optimizer, "settings": settings})
+    @property
+    def name(self) -> str:
+        """Differs between different sweeps: what a shared storage knows this one by."""
+        text = json.dumps(self.definition(), sort_keys=True)
+        recipe = self.recipe_of_all()
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"sweep-{recipe.dataset}-{recipe.model}-{digest}"
+
+    @property
+    def folder(self) -> Path:
+        """Where everything goes."""
+        return self.out or Path("runs") / self.name
+
+    def recipe_of_all(self) -> Recipe:
+        """What trials have in common, with some optimizer."""
+        return resolve({**self.values, "optimizer": self.competitors[0].optimizer})
+
+    def recipe(self, competitor: Competitor, settings: Mapping[str, Any]) -> Recipe:
+        """The recipe of one trial with these settings."""
+        own = {"optimizer": competitor.optimizer, "settings": dict(settings)}
+        return resolve({**self.values, **own})
 
     def task(self, competitor: Competitor, request: Request) -> Task:
         """The run of one trial."""
         folder = self.folder / folder_name(competitor.label, request.number)
         label = f"{competitor.label} trial {request.number}"
-        return Task(label, self.recipe(competitor, request.params), folder)
+        recipe = self.recipe(competitor, competitor.settings(request.params))
+        return Task(label, recipe, folder)
 
     def definition(self) -> dict[str, Any]:
         """Everything that decides the result, as plain values."""
-        return definition(self.values, self.competitors, self.how)
-
-
-def definition(
-    values: Mapping[str, Any], competitors: Sequence[Competitor], how: Search
-) -> dict[str, Any]:
-    """Everything that decides the result of a sweep, as plain values."""
-    shared = to_json(resolve({**values, "optimizer": competitors[0].optimizer}))
-    return {
-        "recipe": {name: v for name, v in shared.items() if name not in OWN_FIELDS},
-        "search": asdict(how),
-        "space": {c.label: c.to_json() for c in competitors},
-    }
+        shared = to_json(self.recipe_of_all())
+        found = {
+            "recipe": {name: v for name, v in shared.items() if name not in OWN_FIELDS},
+            "search": asdict(self.how),
+            "space": {c.label: c.to_json() for c in self.competitors},
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(found))
+        return plain
 
 
 def carry_through(
@@ -75,8 +89,7 @@ def carry_through(
 ) -> dict[str, list[Ended]]:
     """Do the sweep, or what is left of it; return the trials of each competitor."""
     _write_definition(sweep, url, command)
-    name = sweep.folder.name
-    with open_ledger(url, name, sweep.competitors, sweep.how) as ledger:
+    with open_ledger(url, sweep.name, sweep.competitors, sweep.how) as ledger:
         return _satisfy(sweep, ledger, jobs, replace(options, score_test=False))
 
 
@@ -133,9 +146,7 @@ def _find_out(
         time.sleep(_POLL_SECONDS)
 
 
-def _unknown(
-    ledger: Ledger, wanted: Mapping[str, Sequence[Request]]
-) -> list[tuple[str, Request]]:
+def _unknown(ledger: Ledger, wanted: Mapping[str, Sequence[Request]]) -> list[tuple[str, Request]]:
     """What has no score yet, the competitors taking turns."""
     known = {label: ledger.scores(label) for label in wanted}
     missing = [
@@ -204,7 +215,7 @@ def read_score(task: Task, epoch: int, how: Search) -> Score | None:
 def _write_definition(sweep: Sweep, url: StorageUrl, command: str) -> None:
     """Write sweep.json, or make sure that the one in the folder says the same."""
     path = sweep.folder / "sweep.json"
-    wanted = json.loads(json.dumps(sweep.definition()))
+    wanted = sweep.definition()
     if path.exists():
         try:
             found = json.loads(path.read_text(encoding="utf-8"))["definition"]
@@ -218,7 +229,9 @@ def _write_definition(sweep: Sweep, url: StorageUrl, command: str) -> None:
             )
         return
     if sweep.folder.is_dir() and any(p for p in sweep.folder.iterdir() if p.name[0] != "."):
-        raise UserError(f"{sweep.folder} holds other files and no sweep.json: choose another folder")
+        raise UserError(
+            f"{sweep.folder} holds other files and no sweep.json: choose another folder"
+        )
     with writing(sweep.folder):
         write_json(
             path, {"version": 1, "definition": wanted, "storage": url.shown, "command": command}
