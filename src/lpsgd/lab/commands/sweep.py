@@ -22,6 +22,7 @@ from lpsgd.lab.commands.options import (
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
+    from lpsgd.lab.recipe import Recipe
     from lpsgd.lab.sweep.outcome import Outcome
     from lpsgd.lab.sweep.work import Sweep
 
@@ -140,7 +141,7 @@ def _recipe_values(
     return values
 
 
-def _fifth(recipe: Any, root: Path | None) -> int:
+def _fifth(recipe: Recipe, root: Path | None) -> int:
     """A fifth of the training set: of the images that `train_size` asks for, else of all."""
     from lpsgd.lab.trainer import choose_device
     from lpsgd.lab.training import RunOptions, load_data
@@ -163,6 +164,7 @@ def _carry_out(
 ) -> int:
     from lpsgd.lab.carry_out import default_jobs
     from lpsgd.lab.plan import Task
+    from lpsgd.lab.runs import writing
     from lpsgd.lab.sweep.outcome import conclude
     from lpsgd.lab.sweep.report import write_report
     from lpsgd.lab.sweep.storage import StorageUrl
@@ -175,8 +177,9 @@ def _carry_out(
     at_once = jobs or default_jobs(Task("", plan.recipe_of_all(), folder))
     options = RunOptions(root, workers, save_seconds)
     outcome = conclude(plan, carry_through(plan, url, at_once, options, command=command))
-    write_winners(outcome, command)
-    page = write_report(outcome, command)
+    with writing(folder):
+        write_winners(outcome, command)
+        page = write_report(outcome, command)
     if as_json:
         print(json.dumps(outcome.to_json(), indent=2))
     else:

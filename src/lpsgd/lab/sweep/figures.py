@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lpsgd.lab.figures import (
     BLUE,
@@ -53,7 +54,7 @@ def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
     caption = (
         "Validation accuracy over the learning rate. Line: the best over the other settings. "
         f"Shaded: the learning rates that lose at most {GOOD:g} point against the best, "
-        "with their width in decades. Triangles at the lower edge lie below it."
+        "with their width in decades."
     )
     return [
         Picture("accuracy-over-lr", caption, figure),
@@ -63,16 +64,12 @@ def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
 
 def _draw_lr(axis: Axes, trials: Sequence[TrialResult], winner: Winner, bottom: float) -> None:
     envelope = best_by_lr(trials)
-    axis.plot(
-        [lr for lr, _ in envelope], [max(a, bottom) for _, a in envelope], color=BLUE, zorder=2
-    )
+    axis.plot([lr for lr, _ in envelope], [top1 for _, top1 in envelope], color=BLUE, zorder=2)
     for state, look in _LOOKS.items():
         mine = [t for t in trials if t.state == state and t.top1 >= bottom]
         axis.plot([t.settings["lr"] for t in mine], [t.top1 for t in mine], **look)
     below = [t.settings["lr"] for t in trials if t.top1 < bottom]
-    axis.plot(
-        below, [bottom] * len(below), "v", color=VERMILION, markersize=5, clip_on=False, zorder=4
-    )
+    axis.plot(below, [bottom] * len(below), clip_on=False, zorder=4, **_BELOW)
     region = winner.region
     title = winner.label
     if region is not None:
@@ -83,6 +80,7 @@ def _draw_lr(axis: Axes, trials: Sequence[TrialResult], winner: Winner, bottom: 
     axis.set_title(title)
 
 
+_BELOW: dict[str, Any] = {"ls": "", "marker": "v", "color": VERMILION, "markersize": 4.5}
 _LOOKS: dict[str, dict[str, Any]] = {
     "complete": {"ls": "", "marker": "o", "color": BLUE, "markersize": 3.5, "alpha": 0.7},
     "pruned": {"ls": "", "marker": "o", "color": MUTED, "mfc": "none", "markersize": 4},
@@ -96,6 +94,8 @@ def _legend_of_states(figure: Figure, outcome: Outcome) -> None:
     present = {trial.state for trial in outcome.trials}
     names = {"complete": "trial", "pruned": "pruned (its last score)", "diverged": "diverged"}
     handles = [Line2D([], [], label=names[s], **look) for s, look in _LOOKS.items() if s in present]
+    if any(trial.top1 < _bottom(outcome.trials) for trial in outcome.trials):
+        handles.append(Line2D([], [], label="below the axis", **_BELOW))
     handles.append(Line2D([], [], ls="", marker="*", color=INK, markersize=9, label="chosen"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
@@ -152,7 +152,7 @@ def _draw_heat(figure: Figure, axis: Axes, trials: Sequence[TrialResult]) -> Non
     else:
         table = [[cells.get((lr, p), math.nan) for lr in rates] for p in exponents]
         drawn = axis.imshow(table, origin="lower", aspect="auto", vmin=low, vmax=high)
-        axis.set_xticks(range(len(rates)), [plain(lr) for lr in rates], rotation=45, ha="right")
+        axis.set_xticks(range(len(rates)), [f"{lr:.3g}" for lr in rates], rotation=45, ha="right")
         axis.set_yticks(range(len(exponents)), [plain(p) for p in exponents])
         _write_cells(axis, table, low, high)
     axis.set_xlabel("learning rate")
@@ -183,6 +183,7 @@ def importance_of_settings(outcome: Outcome) -> list[Picture | Table]:
             axis.bar_label(bars, fmt="%.0f", padding=2, size=7, color=INK)
             axis.set_title(label)
             axis.set_xlim(0, 112)
+            axis.set_ylim(len(names) - 0.5 - max(map(len, found.values())), len(names) - 0.5)
             axis.set_xticks([0, 25, 50, 75, 100])
             axis.set_xlabel("share of the spread [%]")
             axis.tick_params(labelbottom=True)
@@ -219,8 +220,8 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
             )
         axis.set_ylim(max(axis.get_ylim()[0], _bottom(outcome.trials)), None)
         axis.set_xlabel("trials")
-        axis.set_ylabel(f"best {_ACCURACY} so far")
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.set_ylabel("best validation accuracy so far [%]")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(loc="outside right upper")
     caption = "The best validation accuracy so far against the number of trials."
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from lpsgd.lab.strict import encode
@@ -187,10 +188,8 @@ def best_by_lr(trials: Iterable[TrialResult]) -> list[tuple[float, float]]:
     return sorted(best.items())
 
 
-def good_region(
-    points: Sequence[tuple[float, float]], points_lost: float = GOOD
-) -> GoodRegion | None:
-    """The interval of lr around the best where accuracy stays within ``points_lost`` of it.
+def good_region(points: Sequence[tuple[float, float]], lost: float = GOOD) -> GoodRegion | None:
+    """The interval of lr around the best where accuracy stays within ``lost`` points of it.
 
     Accuracy between the rates that were tried is interpolated linearly in log10(lr). An interval
     that reaches the lowest or highest rate tried is a lower bound.
@@ -202,7 +201,7 @@ def good_region(
     if len(points) < 2:
         return None
     best = max(range(len(points)), key=lambda k: points[k][1])
-    level = points[best][1] - points_lost
+    level = points[best][1] - lost
     low, reaches_lowest = _cross(points[best::-1], level)
     high, reaches_highest = _cross(points[best:], level)
     return GoodRegion(low, high, reaches_lowest, reaches_highest)
@@ -210,7 +209,7 @@ def good_region(
 
 def _cross(points: Sequence[tuple[float, float]], level: float) -> tuple[float, bool]:
     """Where accuracy first falls below ``level``; True if it does not within ``points``."""
-    for (near, above), (far, below) in zip(points, points[1:], strict=False):
+    for (near, above), (far, below) in pairwise(points):
         if below < level:
             share = (above - level) / (above - below)
             x, y = math.log10(near), math.log10(far)

@@ -41,7 +41,7 @@ def make_document(outcome: Outcome, command: str) -> Document:
     """What was searched, what was found, and the figures."""
     document = Document(_NAME, "Winners and sensitivity")
     document.add(text(*_facts(outcome, command)), _winners(outcome))
-    warnings = [_edge_text(winner) for winner in outcome.winners if winner.edge]
+    warnings = [edge_text(winner) for winner in outcome.winners if winner.edge]
     if warnings:
         document.add(text(*warnings, "A wider range may hold something better."))
     document.add(*all_figures(outcome), _trials(outcome))
@@ -71,9 +71,6 @@ def edge_text(winner: Winner) -> str:
         f"{winner.label}: the best learning rate ({plain(winner.trial.settings['lr'])}) is the "
         f"{winner.edge} allowed."
     )
-
-
-_edge_text = edge_text
 
 
 def settings_text(winner: Winner) -> str:

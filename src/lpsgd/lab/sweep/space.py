@@ -24,7 +24,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.strict import encode
@@ -96,8 +96,8 @@ class Range:
         if self.points is not None:
             low, high = (math.log(self.low), math.log(self.high)) if self.log else self.ends()
             inner = [low + (high - low) * k / (self.points - 1) for k in range(1, self.points - 1)]
-            # twelve digits: what a person would have typed, and the same on every machine
-            made = [float(f"{math.exp(x) if self.log else x:.12g}") for x in inner]
+            # four digits: what a person would have typed, and the same on every machine
+            made = [float(f"{math.exp(x) if self.log else x:.4g}") for x in inner]
             found = [self.low, *made, self.high]
             return sorted({round(x) for x in found}) if self.whole else found
         step = self.step or (1 if self.whole and not self.log else None)
@@ -246,7 +246,7 @@ def _competitor(label: str, table: Any, source: str, allow_import: bool) -> Comp
     return competitor
 
 
-def _is_fixed(choice: Choice) -> bool:
+def _is_fixed(choice: Choice) -> TypeGuard[Choices]:
     return isinstance(choice, Choices) and len(choice.values) == 1
 
 

@@ -20,8 +20,7 @@ def render_table(outcome: Outcome, console: Console) -> None:
     table.add_column("trials", justify="right")
     table.add_column("pruned", justify="right")
     table.add_column("diverged", justify="right")
-    table.add_column("good lr [decades]", justify="right")
-    table.add_column("chosen")
+    table.add_column("good lr", justify="right")
     for winner in outcome.winners:
         table.add_row(
             winner.label,
@@ -30,10 +29,12 @@ def render_table(outcome: Outcome, console: Console) -> None:
             str(winner.trials),
             str(winner.pruned),
             str(winner.diverged),
-            MISSING if winner.region is None else winner.region.shown,
-            settings_text(winner),
+            MISSING if winner.region is None else f"{winner.region.shown} decades",
         )
     console.print(table)
+    console.print()
+    for winner in outcome.winners:
+        console.print(f"{winner.label}: {settings_text(winner)}", markup=False)
     console.print(
         f"\nChosen by validation {'accuracy' if how.metric == 'top1' else 'NLL'} on "
         f"{recipe.val_size} examples held out of the training set; the test set was not looked at. "

@@ -133,7 +133,7 @@ def _find_out(
             return {k: [known[k][r.number, r.epoch] for r in v] for k, v in wanted.items()}
         # alone, all at once; beside others, only what can be started now
         most = jobs if ledger.shared else len(missing)
-        mine = []
+        mine: list[tuple[str, Request]] = []
         for label, request in missing:
             if len(mine) < most and ledger.claim(label, request.number):
                 mine.append((label, request))
