@@ -117,7 +117,7 @@ def heat_maps(outcome: Outcome) -> list[Picture | Table]:
     ]
     caption = (
         "Validation accuracy over the learning rate and p_max: the best over the other settings. "
-        "Empty: not tried."
+        "Empty: not tried. Many different values are drawn as points where they lie."
     )
     return [
         Picture("lr-and-p", caption, figure),

@@ -74,8 +74,12 @@ def edge_text(winner: Winner) -> str:
 
 
 def settings_text(winner: Winner) -> str:
-    """The chosen settings, as they would be typed."""
-    return ", ".join(f"{name}={plain(value)}" for name, value in winner.trial.settings.items())
+    """The chosen settings, with as many digits as matter; the recipe has them all."""
+    short = {
+        name: f"{value:.4g}" if isinstance(value, float) else plain(value)
+        for name, value in winner.trial.settings.items()
+    }
+    return ", ".join(f"{name}={value}" for name, value in short.items())
 
 
 def _winners(outcome: Outcome) -> Table:
