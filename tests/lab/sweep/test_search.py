@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.sweep.search import Ended, Request, Score, Search, count_trials, search
+from lpsgd.lab.sweep.search import WORST, Ended, Request, Score, Search, count_trials, search
 from lpsgd.lab.sweep.space import Competitor, parse_space, read_space
 
 SPACE = {
@@ -143,5 +143,5 @@ def test_pruning_saves_epochs_and_keeps_the_winner(pruner: str) -> None:
 
 
 def test_diverged_trials_do_not_stop_the_search() -> None:
-    ended, _ = run(make("tpe", "median", trials=24, metric="nll"), score=lambda r: math.inf)
+    ended, _ = run(make("tpe", "median", trials=24, metric="nll"), score=lambda r: WORST["nll"])
     assert len(ended) == 24

@@ -93,7 +93,7 @@ LR = "lr = [0.1, 0.01]"
         ("[sgd]\nlr = { low = 0.0, high = 0.1 }", "lr: 0.0 must be above 0"),
         ("[sgd]\nlr = { low = 0.1, high = inf }", "high=inf is not a finite number"),
         ("[sgd]\nlr = { low = true, high = 2 }", "low=True is not a finite number"),
-        ("[sgd]\nlr = { low = 0.1, high = 1.0, lgo = true }", "did you mean 'log'"),
+        ("[sgd]\nlr = { low = 0.1, high = 1.0, lgo = true }", "unknown key 'lgo'"),
         ("[sgd]\nlr = { low = 0.1, high = 1.0, log = 3 }", "log=3 is not true or false"),
         ("[sgd]\nlr = { low = 0.1, high = 1.0, log = true, step = 0.1 }", "has no step"),
         ("[sgd]\nlr = { low = 0.1, high = 1.0, step = 2.0 }", "at most high - low"),

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SAMPLERS = ("grid", "tpe", "random")
 PRUNERS = ("none", "median", "halving")
 METRICS = {"top1": "maximize", "nll": "minimize"}  # on the validation split
+# What a trial that diverged counts with. Finite, because pruners and samplers take differences.
+WORST = {"top1": 0.0, "nll": 1e6}
 REDUCTION = 3  # a rung is a third of the next, and halving keeps a third
 DEFAULT_TRIALS = 20
 

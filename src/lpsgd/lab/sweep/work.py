@@ -21,7 +21,7 @@ from lpsgd.lab.records import load_run
 from lpsgd.lab.runs import check_folder, writing
 from lpsgd.lab.strict import number
 from lpsgd.lab.sweep.ledger import Ledger, folder_name, open_ledger
-from lpsgd.lab.sweep.search import Ended, Request, Score, Search, search
+from lpsgd.lab.sweep.search import WORST, Ended, Request, Score, Search, search
 from lpsgd.lab.sweep.space import Competitor
 from lpsgd.lab.sweep.storage import StorageUrl
 
@@ -200,7 +200,7 @@ def _do(
 def read_score(task: Task, epoch: int, how: Search) -> Score | None:
     """A trial's validation score after ``epoch``, or None if it has not got there.
 
-    A trial that diverged has no accuracy, or an infinite loss, from then on.
+    A trial that diverged has the worst score from then on.
     """
     run = load_run(task.folder, task.folder)
     for row in run.history:
@@ -208,7 +208,7 @@ def read_score(task: Task, epoch: int, how: Search) -> Score | None:
         if row.get("epoch") == epoch and value is not None and math.isfinite(value):
             return Score(value, number(row.get("val_top1")), number(row.get("val_nll")))
     if run.state == "diverged":
-        return Score(0.0 if how.metric == "top1" else math.inf, 0.0, None)
+        return Score(WORST[how.metric], 0.0, None)
     return None
 
 
