@@ -79,7 +79,14 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def fake(fake_trials: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make trials up and draw no figures, which takes longest; returns the log of the trials."""
+    monkeypatch.setattr("lpsgd.lab.sweep.report.all_figures", lambda outcome: [])
+    return fake_trials
+
+
+@pytest.fixture
+def fake_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Make trials up; returns the file that logs them."""
     from . import faking
 

@@ -52,7 +52,7 @@ def trained(log: Path) -> list[tuple[str, int, int]]:
 
 
 def test_what_a_sweep_leaves(
-    space: str, tmp_path: Path, fake: Path, capsys: pytest.CaptureFixture[str]
+    space: str, tmp_path: Path, fake_trials: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     assert sweep(space, out, "--json") == 0
@@ -84,10 +84,10 @@ def test_what_a_sweep_leaves(
         assert study.best_trial.user_attrs["folder"] == f"trials/{label}/{winner['trial']:04d}"
         assert {t.state.name for t in study.trials} == {"COMPLETE"}
     # a second call trains nothing and says the same
-    before = fake.read_text()
+    before = fake_trials.read_text()
     assert sweep(space, out) == 0
     text = capsys.readouterr().out
-    assert fake.read_text() == before
+    assert fake_trials.read_text() == before
     assert "lpsgd compare --recipes" in text
     assert "the test set was not looked at" in " ".join(text.split())
     assert outcome(out) == found

@@ -136,21 +136,28 @@ def _recipe_values(
     shared = resolve(values)
     if values.get("val_size") == 0:
         raise UserError("--val-size 0: trials are chosen on the validation split; give it images")
-    if not values.get("val_size"):
-        values["val_size"] = _fifth(shared, root)
+    values["val_size"] = _rehearse(shared, root)
     return values
 
 
-def _fifth(recipe: Recipe, root: Path | None) -> int:
-    """A fifth of the training set: of the images that `train_size` asks for, else of all."""
+def _rehearse(recipe: Recipe, root: Path | None) -> int:
+    """Load data and make the model once, so that a mistake is told before anything is written.
+
+    Returns the size of the validation split: as given, or a fifth of the training set (of the
+    images that `train_size` asks for, else of all).
+    """
+    from lpsgd.lab import models
     from lpsgd.lab.trainer import choose_device
     from lpsgd.lab.training import RunOptions, load_data
 
-    if recipe.train_size is not None:
-        size = recipe.train_size
-    else:
-        size = load_data(recipe, RunOptions(root), choose_device("cpu")).train.size
-    return max(1, size // 5)
+    val_size = recipe.val_size
+    if not val_size and recipe.train_size is not None:
+        val_size = max(1, recipe.train_size // 5)
+    checked = recipe.with_changes(val_size=val_size)
+    data = load_data(checked, RunOptions(root), choose_device("cpu"))
+    shape, classes = data.input_shape, data.classes
+    models.create(recipe.model, input_shape=shape, classes=classes, width=recipe.width)
+    return val_size or max(1, data.train.size // 5)
 
 
 def _carry_out(

@@ -69,7 +69,8 @@ def _draw_lr(axis: Axes, trials: Sequence[TrialResult], winner: Winner, bottom: 
         mine = [t for t in trials if t.state == state and t.top1 >= bottom]
         axis.plot([t.settings["lr"] for t in mine], [t.top1 for t in mine], **look)
     below = [t.settings["lr"] for t in trials if t.top1 < bottom]
-    axis.plot(below, [bottom] * len(below), clip_on=False, zorder=4, **_BELOW)
+    if below:  # an empty line that is not clipped would spoil the layout
+        axis.plot(below, [bottom] * len(below), clip_on=False, zorder=4, **_BELOW)
     region = winner.region
     title = winner.label
     if region is not None:
