@@ -189,14 +189,14 @@ def run_faking(arguments: list[str], log: Path, **environment: str) -> subproces
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["--sampler", "tpe", "--pruner", "halving"], []])
-def test_killed_again_and_again(space: str, tmp_path: Path, options: list[str]) -> None:
-    """SIGKILL in the middle of a trial, five times: the same trials, the same winner."""
-    options = ["sweep", "--space", space, *SMALL, "--trials", "8", *options, "--out"]
+def test_killed_again_and_again(space: str, tmp_path: Path) -> None:
+    """SIGKILL in the middle of a trial, three times: the same trials, the same winner."""
+    options = ["sweep", "--space", space, *SMALL, "--trials", "8", "--sampler", "tpe"]
+    options += ["--pruner", "halving", "--out"]
     whole, log = tmp_path / "whole", tmp_path / "killed.log"
     assert run_faking([*options, str(whole)], tmp_path / "whole.log").returncode == 0
     out = tmp_path / "killed"
-    for kill_after in ("1", "3", "2", "4", "2"):
+    for kill_after in ("1", "7", "3"):
         done = run_faking([*options, str(out)], log, FAKE_KILL_AFTER=kill_after)
         assert done.returncode == -signal.SIGKILL, done.stderr
     assert run_faking([*options, str(out)], log).returncode == 0
@@ -205,9 +205,9 @@ def test_killed_again_and_again(space: str, tmp_path: Path, options: list[str]) 
         study = optuna.load_study(study_name=study_name, storage=f"sqlite:///{out}/trials.db")
         assert len(study.trials) == 8
         assert not [t for t in study.trials if not t.state.is_finished()]
-    # what had been trained was not trained again: five trainings were cut short, no more
+    # what had been trained was not trained again: three trainings were cut short, no more
     extra = len(trained(log)) - len(trained(tmp_path / "whole.log"))
-    assert extra <= 5
+    assert extra <= 3
 
 
 def test_a_failed_trial_ends_the_sweep_and_is_tried_again(

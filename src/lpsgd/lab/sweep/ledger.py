@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
 
 from lpsgd.lab.sweep.search import Ended, Request, Score, Search
 from lpsgd.lab.sweep.space import Competitor
 from lpsgd.lab.sweep.storage import StorageUrl, open_claims, open_storage, reaching
+
+if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+    from optuna.study import Study
 
 
 class Ledger:
@@ -31,17 +37,21 @@ class Ledger:
         self._name = name
         self._competitors = {c.label: c for c in competitors}
         self._metric = how.metric
-        with self._alone():
-            self._storage = open_storage(url)
-            self._studies = {
-                label: optuna.create_study(
+        self._direction = how.direction
+        self._storage: RDBStorage | None = None
+        self._studies: dict[str, Study] = {}
+
+    def open(self) -> None:
+        """Make tables and studies, or find them."""
+        with reaching(self._url), self._alone():
+            self._storage = open_storage(self._url)
+            for label in self._competitors:
+                self._studies[label] = optuna.create_study(
                     storage=self._storage,
-                    study_name=f"{name}/{label}",
-                    direction=how.direction,
+                    study_name=f"{self._name}/{label}",
+                    direction=self._direction,
                     load_if_exists=True,
                 )
-                for label in self._competitors
-            }
 
     @property
     def shared(self) -> bool:
@@ -81,15 +91,16 @@ class Ledger:
 
     def record(self, label: str, number: int, epoch: int, score: Score) -> None:
         """Remember a score, for every process of the sweep."""
+        storage, study_id = self._storage, self._studies[label]._study_id
+        assert storage is not None
         with reaching(self._url):
-            trial_id = self._trial_id(label, number)
-            if self._storage.get_trial(trial_id).state.is_finished():
+            trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, number)
+            if storage.get_trial(trial_id).state.is_finished():
                 return
-            self._storage.set_trial_user_attr(
-                trial_id, f"epoch {epoch}", [_finite(score.top1), _finite(score.nll)]
-            )
+            scores = [_finite(score.top1), _finite(score.nll)]
+            storage.set_trial_user_attr(trial_id, f"epoch {epoch}", scores)
             # last, because a trial with this value counts as scored
-            self._storage.set_trial_intermediate_value(trial_id, epoch, score.value)
+            storage.set_trial_intermediate_value(trial_id, epoch, score.value)
 
     def close_trials(self, label: str, ended: Iterable[Ended]) -> None:
         """Mark trials as complete or pruned, for optuna's own tools."""
@@ -115,27 +126,23 @@ class Ledger:
             self._claims.release(self._claim_name(label, number))
 
     def close(self) -> None:
-        """Give everything back."""
-        self._claims.close()
-        self._storage.remove_session()
-        self._storage.engine.dispose()
+        """Give everything back, also when the server is gone."""
+        ends = [self._claims.close]
+        if self._storage is not None:
+            ends += [self._storage.remove_session, self._storage.engine.dispose]
+        for end in ends:
+            with suppress(SQLAlchemyError):
+                end()
 
     def _claim_name(self, label: str, number: int) -> str:
         return f"{self._name}/{label}/{number}"
-
-    def _trial_id(self, label: str, number: int) -> int:
-        return self._storage.get_trial_id_from_study_id_trial_number(
-            self._studies[label]._study_id, number
-        )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One process at a time: two that make the same tables or trials would make them twice."""
         self._claims.take("lpsgd sweep", wait=True)
-        try:
-            yield
-        finally:
-            self._claims.release("lpsgd sweep")
+        yield
+        self._claims.release("lpsgd sweep")  # after an error the whole ledger is closed
 
 
 @contextmanager
@@ -147,10 +154,10 @@ def open_ledger(
     with reaching(url):
         ledger = Ledger(url, name, competitors, how)
     try:
+        ledger.open()
         yield ledger
     finally:
-        with reaching(url):
-            ledger.close()
+        ledger.close()
 
 
 def folder_name(label: str, number: int) -> str:
