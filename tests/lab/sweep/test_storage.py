@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -150,14 +151,7 @@ def test_two_processes_share_the_trials_and_run_none_twice(
     environment = {**os.environ, "FAKE_LOG": str(log), "FAKE_SECONDS": "0.3", "LPSGD_STORAGE": url}
     processes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.lab.sweep.faking",
-                *common,
-                "--out",
-                str(tmp_path / name),
-            ],
+            [*command, str(tmp_path / name)],
             env=environment,
             cwd=Path(__file__).parents[3],
             stderr=subprocess.PIPE,
