@@ -2,35 +2,31 @@
 
 python scripts/find_defaults.py [--settings digits/mlp,...] [--optimizers sgd,...] [--jobs 2]
 
-Every trial is an ordinary run with a part of the training set held out; the test set decides
-nothing. The winner has the lowest mean validation NLL at the end. The result goes to
-src/lpsgd/lab/defaults.json with this command; entries that were not searched stay as they are.
-Runs are kept, so that a second call with more optimizers trains only what is new.
+One `lpsgd sweep` for each setting: every combination of six learning rates and some decays, the
+winner by the lowest validation NLL at the end. The result goes to src/lpsgd/lab/defaults.json with
+this command; entries that were not searched stay as they are. The same command goes on after a stop.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import math
 import shlex
-import statistics
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.errors import UserError
-from lpsgd.lab.executor import LocalExecutor
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.files import write_json
-from lpsgd.lab.live import RunsDisplay
-from lpsgd.lab.plan import Task, resolve
-from lpsgd.lab.records import load_run
-from lpsgd.lab.runs import read_result
+from lpsgd.lab.sweep.outcome import Winner, conclude
+from lpsgd.lab.sweep.search import Search, count_trials
+from lpsgd.lab.sweep.space import parse_space
+from lpsgd.lab.sweep.storage import StorageUrl
+from lpsgd.lab.sweep.work import Sweep, carry_through
 from lpsgd.lab.training import RunOptions
 
 DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"
+COMMAND = shlex.join(["python", "scripts/find_defaults.py", *sys.argv[1:]])
 
 # What is trained in one trial. Small, because the shape of the answer is what matters.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -62,58 +58,44 @@ CENTRES = {"sgd": 0.03, "adamw": 3e-3, "lion": 1e-3, "lpsgdm": 1e-2}
 DECAYS = {"sgd": (0.0, 1e-3), "adamw": (0.01, 0.1), "lion": (0.01, 0.1), "lpsgdm": (0.0, 0.01)}
 
 
-def grid(optimizer: str, setting: str) -> list[dict[str, float]]:
-    """The trials of one optimizer; as many for each."""
+def space(optimizer: str, setting: str) -> dict[str, list[float]]:
+    """The grid of one optimizer; as many points for each."""
     setup = SETTINGS[setting]
-    rates = [
-        float(f"{CENTRES[optimizer] * 10 ** ((k + setup['shift']) / 2):.1g}") for k in range(-3, 3)
-    ]
-    decays = DECAYS[optimizer][-setup["decays"] :]
-    return [{"lr": lr, "weight_decay": decay} for lr, decay in itertools.product(rates, decays)]
+    centre, shift = CENTRES[optimizer], setup["shift"]
+    rates = [float(f"{centre * 10 ** ((k + shift) / 2):.1g}") for k in range(-3, 3)]
+    return {"lr": rates, "weight_decay": list(DECAYS[optimizer][-setup["decays"] :])}
 
 
-def plan(setting: str, optimizer: str, out: Path) -> list[list[Task]]:
-    """The runs of each trial."""
+def plan(setting: str, optimizers: list[str], out: Path) -> Sweep:
+    """The search for one setting. Trials use seed 0 and on, as earlier entries did."""
     dataset, _, model = setting.partition("/")
+    setup = SETTINGS[setting]
     ours = ("seeds", "decays", "shift")
-    values = {k: v for k, v in SETTINGS[setting].items() if k not in ours}
-    trials = []
-    for trial in grid(optimizer, setting):
-        text = ",".join(f"{key}={value}" for key, value in trial.items())
-        recipe = resolve({"dataset": dataset, "model": model, **values}, f"{optimizer}:{text}")
-        runs = [recipe.with_changes(seed=seed) for seed in range(SETTINGS[setting]["seeds"])]
-        trials.append([Task(f"{setting} {optimizer}:{text}", r, out / r.digest()) for r in runs])
-    return trials
+    values = {"dataset": dataset, "model": model, "seed": 0}
+    values |= {name: value for name, value in setup.items() if name not in ours}
+    competitors = parse_space({name: space(name, setting) for name in optimizers})
+    trials = count_trials(competitors, "grid", None)
+    how = Search("grid", "none", "nll", trials, 1, 0, setup["epochs"], setup["seeds"])
+    name = "-".join([dataset, model, *optimizers])  # other optimizers are another search
+    return Sweep(values, competitors, how, out / name)
 
 
-def score(trial: list[Task]) -> float:
-    """The mean validation NLL at the end; infinite if a run did not get there."""
-    ends = []
-    for task in trial:
-        run = load_run(task.folder, task.folder)
-        value = run.last("val_nll") if run.state == "complete" else None
-        ends.append(math.inf if value is None or math.isnan(value) else value)
-    return statistics.mean(ends)
-
-
-def choose(setting: str, optimizer: str, trials: list[list[Task]]) -> dict[str, Any]:
-    """The entry of defaults.json for one optimizer."""
-    scores = [score(trial) for trial in trials]
-    best = min(range(len(trials)), key=scores.__getitem__)
+def entry(setting: str, winner: Winner) -> dict[str, Any]:
+    """What defaults.json says of one optimizer."""
     dataset, _, model = setting.partition("/")
-    points = grid(optimizer, setting)
-    found, rates = points[best], [point["lr"] for point in points]
-    print(f"{setting} {optimizer}: {found}, validation NLL {scores[best]:.4f}")
+    found = dict(winner.trial.settings)
+    found |= {name: winner.settings[name] for name in ("lr", "weight_decay")}
+    print(f"{setting} {winner.label}: {found}, validation NLL {winner.trial.nll:.4f}")
     return {
         "dataset": dataset,
         "model": model,
-        "optimizer": optimizer,
+        "optimizer": winner.optimizer,
         "settings": found,
-        "val_nll": scores[best],
-        "trials": len(trials),
-        "lr_at_the_edge_of_the_grid": found["lr"] in (min(rates), max(rates)),
+        "val_nll": winner.trial.nll,
+        "trials": winner.trials,
+        "lr_at_the_edge_of_the_grid": winner.edge is not None,
         "setup": SETTINGS[setting],
-        "command": shlex.join(["python", "scripts/find_defaults.py", *sys.argv[1:]]),
+        "command": COMMAND,
     }
 
 
@@ -136,16 +118,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
     asked = parser.parse_args()
-    pairs = list(itertools.product(asked.settings.split(","), asked.optimizers.split(",")))
+    found = []
     try:
-        plans = {pair: plan(*pair, asked.out) for pair in pairs}
-    except UserError as error:
+        for setting in asked.settings.split(","):
+            sweep = plan(setting, asked.optimizers.split(","), asked.out)
+            url = StorageUrl.of_file(sweep.folder / "trials.db")
+            ended = carry_through(sweep, url, asked.jobs, RunOptions(), command=COMMAND)
+            found += [entry(setting, winner) for winner in conclude(sweep, ended).winners]
+    except LabError as error:
         sys.exit(str(error))
-    tasks = [task for trials in plans.values() for trial in trials for task in trial]
-    todo = [task for task in tasks if read_result(task.folder) is None]
-    with RunsDisplay(todo) as display:
-        LocalExecutor(asked.jobs, RunOptions()).run(todo, display.listen, threading.Event())
-    merge([choose(*pair, trials) for pair, trials in plans.items()])
+    merge(found)
 
 
 if __name__ == "__main__":

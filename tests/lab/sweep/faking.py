@@ -26,10 +26,10 @@ _count = 0
 
 def accuracy(task: Task, epoch: int) -> float:
     """A smooth hill over log lr with its top near 0.03, higher in later epochs."""
-    settings = task.recipe.settings
+    settings, seed = task.recipe.settings, task.recipe.seed
     distance = math.log10(settings["lr"]) + 1.5
     others = sum(abs(float(settings.get(name) or 0) - 0.5) for name in ("momentum", "weight_decay"))
-    return 95 - 9 * distance**2 - others - 20 / epoch + settings.get("p", 2) / 10
+    return 95 - 9 * distance**2 - others - 20 / epoch + settings.get("p", 2) / 10 + seed / 1e5
 
 
 def carry_out(tasks: Sequence[Task], jobs: int, options: RunOptions) -> list[str]:

@@ -165,7 +165,7 @@ def test_two_processes_share_the_trials_and_run_none_twice(
         assert process.returncode == 0, errors
         assert_no_secret(out, errors)
     lines = [line.split() for line in log.read_text().splitlines()]
-    trials = Counter("/".join(folder.split("/")[-2:]) for _, folder, _, _ in lines)
+    trials = Counter("/".join(folder.split("/")[-3:]) for _, folder, _, _ in lines)
     assert len(trials) == 28
     assert set(trials.values()) == {1}
     assert len({pid for pid, *_ in lines}) == 2  # both worked
@@ -190,7 +190,7 @@ def test_what_a_killed_process_left_is_taken_up_by_another(
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
     # only the training in whose middle the process died was begun twice
     begun = Counter(
-        ("/".join(folder.split("/")[-2:]), goal)
+        ("/".join(folder.split("/")[-3:]), goal)
         for _, folder, _, goal in (line.split() for line in log.read_text().splitlines())
     )
     assert sorted(begun.values())[-2:] == [1, 2]

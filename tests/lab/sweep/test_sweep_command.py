@@ -48,7 +48,7 @@ def outcome(out: Path) -> dict[str, Any]:
 def trained(log: Path) -> list[tuple[str, int, int]]:
     """(trial, from epoch, to epoch) of every training."""
     lines = [line.split() for line in log.read_text().splitlines()]
-    return [("/".join(f.split("/")[-2:]), int(a), int(b)) for _, f, a, b in lines]
+    return [("/".join(f.split("/")[-3:]), int(a), int(b)) for _, f, a, b in lines]
 
 
 def test_what_a_sweep_leaves(
@@ -112,6 +112,19 @@ def test_jobs_do_not_change_the_result_and_epochs_are_trained_once(
     assert sum(reached.values()) == sum(w["epochs"] for w in found["winners"])
     if pruner != "none":
         assert sum(reached.values()) < 2 * 8 * 9
+
+
+def test_the_mean_over_seeds_counts(space: str, tmp_path: Path, fake: Path) -> None:
+    assert sweep(space, tmp_path / "out", "--trials", "4", "--seeds", "3") == 0
+    found = outcome(tmp_path / "out")
+    assert len(trained(fake)) == 2 * 4 * 3
+    assert [w["epochs"] for w in found["winners"]] == [4 * 3 * 9] * 2
+    for trial in found["trials"]:
+        paths = sorted((tmp_path / "out" / trial["folder"]).glob("seed-*/metrics.jsonl"))
+        assert [p.parent.name for p in paths] == ["seed-1000", "seed-1001", "seed-1002"]
+        last = [json.loads(p.read_text().splitlines()[-1])["val_top1"] for p in paths]
+        assert len(set(last)) == 3
+        assert trial["top1"] == pytest.approx(sum(last) / 3, rel=1e-12)
 
 
 def test_test_scores_change_nothing(
@@ -249,7 +262,7 @@ def test_real_trials_and_their_winners_in_a_comparison(
     assert outcome(tmp_path / "1") == outcome(tmp_path / "2")
     found = outcome(tmp_path / "1")
     assert [w["diverged"] for w in found["winners"]] == [1, 0]
-    runs = list((tmp_path / "1/trials").glob("*/*/metrics.jsonl"))
+    runs = list((tmp_path / "1/trials").glob("*/*/*/metrics.jsonl"))
     rows = [json.loads(line) for run in runs for line in run.read_text().splitlines()]
     assert len(runs) == 6
     assert all(row["test_top1"] is None and row["test_nll"] is None for row in rows)

@@ -64,11 +64,15 @@ def sweep(
         int,
         typer.Option(min=1, help="Trials that sampler and pruner hear of together; not --jobs."),
     ] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the search.")] = 0,
     train_seed: Annotated[
         int,
         typer.Option(min=0, help="Of every trial's weights, batches and validation split."),
     ] = 1000,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Runs of each trial, from --train-seed on; their mean counts."),
+    ] = 1,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -107,7 +111,7 @@ def sweep(
     count = count_trials(competitors, sampler, trials)
     values = _recipe_values(recipe, given, train_seed, root)
     epochs = Sweep(values, competitors, None).recipe_of_all().epochs  # type: ignore[arg-type]
-    how = Search(sampler, pruner, metric, count, round_size, seed, epochs)
+    how = Search(sampler, pruner, metric, count, round_size, seed, epochs, seeds)
     return _carry_out(
         Sweep(values, competitors, how, out), storage, jobs, root, workers, save_seconds, as_json
     )

@@ -162,7 +162,7 @@ def _winner(
         complete=states.count("complete"),
         pruned=states.count("pruned"),
         diverged=states.count("diverged"),
-        epochs=sum(trial.epochs for trial in trials),
+        epochs=sweep.how.seeds * sum(trial.epochs for trial in trials),
         region=good_region(best_by_lr(trials)),
         edge=_edge(competitor, trials[best]),
     )

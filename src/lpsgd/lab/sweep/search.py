@@ -49,6 +49,7 @@ class Search:
     round_size: int
     seed: int
     epochs: int
+    seeds: int = 1  # runs of each trial, whose scores are averaged
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.carry_out import carry_out
@@ -19,7 +20,7 @@ from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.recipe import to_json
 from lpsgd.lab.records import load_run
 from lpsgd.lab.runs import check_folder, writing
-from lpsgd.lab.strict import number
+from lpsgd.lab.strict import number as as_number
 from lpsgd.lab.sweep.ledger import Ledger, folder_name, open_ledger
 from lpsgd.lab.sweep.search import WORST, Ended, Request, Score, Search, search
 from lpsgd.lab.sweep.space import Competitor
@@ -65,12 +66,13 @@ class Sweep:
         own = {"optimizer": competitor.optimizer, "settings": dict(settings)}
         return resolve({**self.values, **own})
 
-    def task(self, competitor: Competitor, request: Request) -> Task:
-        """The run of one trial."""
+    def tasks(self, competitor: Competitor, request: Request) -> list[Task]:
+        """The runs of one trial: one for each seed."""
         folder = self.folder / folder_name(competitor.label, request.number)
         label = f"{competitor.label} trial {request.number}"
-        recipe = self.recipe(competitor, competitor.settings(request.params))
-        return Task(label, recipe, folder)
+        first = self.recipe(competitor, competitor.settings(request.params))
+        recipes = [first.with_changes(seed=first.seed + k) for k in range(self.how.seeds)]
+        return [Task(label, recipe, folder / f"seed-{recipe.seed}") for recipe in recipes]
 
     def definition(self) -> dict[str, Any]:
         """Everything that decides the result, as plain values."""
@@ -172,21 +174,23 @@ def _do(
         for label, request in mine:
             # another process may have told its score just before the claim
             if (request.number, request.epoch) not in ledger.scores(label):
-                tasks[label, request.number] = sweep.task(competitors[label], request)
+                tasks[label, request.number] = sweep.tasks(competitors[label], request)
         if not tasks:
             return
         epoch = mine[0][1].epoch  # the searches go up the rungs together
-        for task in tasks.values():
+        runs = [task for trial in tasks.values() for task in trial]
+        for task in runs:
             check_folder(task.folder, task.recipe)
-        todo = [task for task in tasks.values() if read_score(task, epoch, sweep.how) is None]
+        todo = [task for task in runs if read_score(task, epoch, sweep.how) is None]
         failures = []
         try:
             if todo:
                 failures = carry_out(todo, jobs, replace(options, until_epoch=epoch))
         finally:  # also what was done when the user interrupted
-            for (label, trial), task in tasks.items():
-                if (score := read_score(task, epoch, sweep.how)) is not None:
-                    ledger.record(label, trial, epoch, score)
+            for (label, number), trial in tasks.items():
+                scores = [read_score(task, epoch, sweep.how) for task in trial]
+                if (score := mean_score(scores, sweep.how)) is not None:
+                    ledger.record(label, number, epoch, score)
         if failures:
             raise LabError(
                 "\n  ".join([f"{len(failures)} trials failed:", *failures])
@@ -197,16 +201,27 @@ def _do(
             ledger.release(label, request.number)
 
 
-def read_score(task: Task, epoch: int, how: Search) -> Score | None:
-    """A trial's validation score after ``epoch``, or None if it has not got there.
+def mean_score(scores: Sequence[Score | None], how: Search) -> Score | None:
+    """The mean over the seeds of a trial; the worst if one diverged, None if one is missing."""
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores):
+        return None
+    if any(score.nll is None for score in known):
+        return Score(WORST[how.metric], 0.0, None)
+    value, top1, nll = (fmean(getattr(s, n) for s in known) for n in ("value", "top1", "nll"))
+    return Score(value, top1, nll)
 
-    A trial that diverged has the worst score from then on.
+
+def read_score(task: Task, epoch: int, how: Search) -> Score | None:
+    """A run's validation score after ``epoch``, or None if it has not got there.
+
+    A run that diverged has the worst score from then on.
     """
     run = load_run(task.folder, task.folder)
     for row in run.history:
-        value = number(row.get(f"val_{how.metric}"))
+        value = as_number(row.get(f"val_{how.metric}"))
         if row.get("epoch") == epoch and value is not None and math.isfinite(value):
-            return Score(value, number(row.get("val_top1")), number(row.get("val_nll")))
+            return Score(value, as_number(row.get("val_top1")), as_number(row.get("val_nll")))
     if run.state == "diverged":
         return Score(WORST[how.metric], 0.0, None)
     return None
