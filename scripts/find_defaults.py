@@ -4,7 +4,7 @@ python scripts/find_defaults.py [--settings digits/mlp,...] [--optimizers sgd,..
 
 One `lpsgd sweep` for each setting: every combination of six learning rates and some decays, the
 winner by the lowest validation NLL at the end. The result goes to src/lpsgd/lab/defaults.json with
-this command; entries that were not searched stay as they are. The same command goes on after a stop.
+this command; entries that were not searched stay as they are. A second call goes on after a stop.
 """
 
 from __future__ import annotations
