@@ -83,8 +83,7 @@ def plan(setting: str, optimizers: list[str], out: Path) -> Sweep:
 def entry(setting: str, winner: Winner) -> dict[str, Any]:
     """What defaults.json says of one optimizer."""
     dataset, _, model = setting.partition("/")
-    found = dict(winner.trial.settings)
-    found |= {name: winner.settings[name] for name in ("lr", "weight_decay")}
+    found = {name: winner.settings[name] for name in ("lr", "weight_decay")}
     print(f"{setting} {winner.label}: {found}, validation NLL {winner.trial.nll:.4f}")
     return {
         "dataset": dataset,
