@@ -211,12 +211,16 @@ def test_the_live_table(tmp_path: Path) -> None:
         display.listen(tasks[0], {"event": "epoch", "epoch": 1, "test_top1": 91.5})
         display.listen(tasks[1], {"event": "epoch", "epoch": 1, "test_top1": "nan"})
         console.print(display._table())
+        display.listen(tasks[3], {"event": "epoch", "epoch": 1, "test_top1": None, "val_top1": 80})
+        display.listen(tasks[3], {"event": "end", "state": "paused", "reason": None, "epochs": 1})
+        display.listen(tasks[0], {"event": "epoch", "epoch": 1, "test_top1": 91.5})
         display.listen(tasks[0], {"event": "end", "state": "complete", "reason": None})
         display.listen(tasks[1], {"event": "end", "state": "diverged", "reason": "the loss"})
         display.listen(tasks[2], {"event": "error", "text": "no disk", "exit_code": 1})
         console.print(display._table())
     shown = stream.getvalue()
     assert "seed 0: epoch 1/2 (91.5 %)" in shown
+    assert "adamw seed 1: paused after epoch 1, validation accuracy 80.00 %" in shown
     assert "[1/4] sgd seed 0: done, test accuracy 91.50 %" in shown
     assert "[2/4] adamw seed 0: diverged: the loss" in shown
     assert "[3/4] sgd seed 1: failed: no disk" in shown

@@ -244,6 +244,32 @@ def test_a_failed_trial_ends_the_sweep_and_is_tried_again(
     assert len(trained(fake)) == 8
 
 
+def test_trials_of_another_version_are_not_mixed_in(
+    space: str, tmp_path: Path, fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As if another version of the sampler had asked for other settings."""
+    import sqlite3
+
+    assert sweep(space, tmp_path / "out", "--trials", "4", "--sampler", "random") == 0
+    with sqlite3.connect(tmp_path / "out/trials.db") as database:
+        database.execute("UPDATE trial_params SET param_value = 0.5 WHERE param_name = 'lr'")
+    database.close()
+    assert sweep(space, tmp_path / "out", "--trials", "4", "--sampler", "random") == 1
+    assert "has other settings for sgd trial 0" in capsys.readouterr().err
+
+
+def test_a_run_without_a_score_is_an_error_and_not_a_loop(
+    space: str,
+    tmp_path: Path,
+    fake: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("lpsgd.lab.sweep.work.carry_out", lambda tasks, jobs, options: [])
+    assert sweep(space, tmp_path / "out", "--trials", "4") == 1
+    assert "sgd trial 0: no score after epoch 9" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------- real training
 
 TINY = ["--epochs", "3", "--width", "8", "--train-size", "128", "--test-size", "64"]

@@ -17,6 +17,7 @@ import optuna
 from optuna.trial import TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.sweep.search import Ended, Request, Score, Search
 from lpsgd.lab.sweep.space import Competitor
 from lpsgd.lab.sweep.storage import StorageUrl, open_claims, open_storage, reaching
@@ -66,9 +67,14 @@ class Ledger:
             for name, choice in self._competitors[label].searched.items()
         }
         with reaching(self._url), self._alone():
-            known = len(study.get_trials(deepcopy=False))
-            for request in sorted(requests, key=lambda r: r.number):
-                if request.number >= known:
+            known = {trial.number: trial.params for trial in study.get_trials(deepcopy=False)}
+            for request in requests:
+                if known.get(request.number, request.params) != request.params:
+                    raise LabError(
+                        f"{self._url.shown} has other settings for {label} trial {request.number}: "
+                        "it was made by another version of optuna or lpsgd; use a new storage"
+                    )
+                if request.number not in known:
                     study.add_trial(
                         create_trial(
                             state=TrialState.RUNNING,

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -170,35 +170,44 @@ def _do(
     """Train the trials that this process has claimed, tell their scores, and let go of them."""
     competitors = {c.label: c for c in sweep.competitors}
     try:
-        tasks = {}
-        for label, request in mine:
-            # another process may have told its score just before the claim
-            if (request.number, request.epoch) not in ledger.scores(label):
-                tasks[label, request.number] = sweep.tasks(competitors[label], request)
-        if not tasks:
-            return
+        # another process may have told a score just before the claim
+        known = {label: ledger.scores(label) for label, _ in mine}
+        tasks = {
+            (label, request.number): sweep.tasks(competitors[label], request)
+            for label, request in mine
+            if (request.number, request.epoch) not in known[label]
+        }
         epoch = mine[0][1].epoch  # the searches go up the rungs together
-        runs = [task for trial in tasks.values() for task in trial]
-        for task in runs:
-            check_folder(task.folder, task.recipe)
-        todo = [task for task in runs if read_score(task, epoch, sweep.how) is None]
-        failures = []
         try:
-            if todo:
-                failures = carry_out(todo, jobs, replace(options, until_epoch=epoch))
+            failures = _train(tasks.values(), epoch, sweep.how, jobs, options)
         finally:  # also what was done when the user interrupted
+            unscored = []
             for (label, number), trial in tasks.items():
                 scores = [read_score(task, epoch, sweep.how) for task in trial]
                 if (score := mean_score(scores, sweep.how)) is not None:
                     ledger.record(label, number, epoch, score)
-        if failures:
+                else:
+                    unscored.append(f"{label} trial {number}: no score after epoch {epoch}")
+        if failures or unscored:
+            lines = failures or unscored
             raise LabError(
-                "\n  ".join([f"{len(failures)} trials failed:", *failures])
+                "\n  ".join([f"{len(lines)} runs failed:", *lines])
                 + "\nThe same command tries them again."
             )
     finally:
         for label, request in mine:
             ledger.release(label, request.number)
+
+
+def _train(
+    trials: Iterable[Sequence[Task]], epoch: int, how: Search, jobs: int, options: RunOptions
+) -> list[str]:
+    """Train the runs of some trials until ``epoch``; return what failed, in words."""
+    runs = [task for trial in trials for task in trial]
+    for task in runs:
+        check_folder(task.folder, task.recipe)
+    todo = [task for task in runs if read_score(task, epoch, how) is None]
+    return carry_out(todo, jobs, replace(options, until_epoch=epoch)) if todo else []
 
 
 def mean_score(scores: Sequence[Score | None], how: Search) -> Score | None:
