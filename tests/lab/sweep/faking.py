@@ -17,8 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import optuna
+
 from lpsgd.lab.plan import Task
 from lpsgd.lab.runs import config, open_run
+from lpsgd.lab.sweep.storage import StorageUrl, open_storage
 from lpsgd.lab.training import RunOptions
 
 _count = 0
@@ -78,6 +81,19 @@ def _log(folder: Path, done: int, last: int) -> None:
     if log := os.environ.get("FAKE_LOG"):
         with Path(log).open("a") as stream:
             stream.write(f"{os.getpid()} {folder} {done} {last}\n")
+
+
+def studies(url: str) -> list[optuna.Study]:
+    """The studies of a storage, copied out of it."""
+    storage = open_storage(StorageUrl(url))
+    found = []
+    for name in optuna.get_all_study_names(storage):
+        found.append(optuna.create_study(study_name=name, direction="maximize"))
+        for trial in optuna.load_study(study_name=name, storage=storage).trials:
+            found[-1].add_trial(trial)
+    storage.remove_session()
+    storage.engine.dispose()
+    return found
 
 
 def main(arguments: list[str]) -> int:

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 
 from lpsgd.lab import cli
@@ -20,6 +19,7 @@ from lpsgd.lab.passwords import hide_passwords
 from lpsgd.lab.sweep.storage import FileClaims, PostgresClaims, StorageUrl
 
 from .conftest import PASSWORD, Server
+from .faking import studies
 from .test_sweep_command import SMALL, SPACE, outcome, run_faking
 
 SECRETS = (PASSWORD, "s3cr3t", "w0rd")
@@ -170,8 +170,7 @@ def test_two_processes_share_the_trials_and_run_none_twice(
     assert set(trials.values()) == {1}
     assert len({pid for pid, *_ in lines}) == 2  # both worked
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
-    for name in optuna.get_all_study_names(StorageUrl(url).connect_string()):
-        study = optuna.load_study(study_name=name, storage=StorageUrl(url).connect_string())
+    for study in studies(url):
         assert len({str(t.params) for t in study.trials}) == 14
 
 

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 
 from lpsgd.lab import cli
 
 from ..running import assert_same_run, small_recipe
+from .faking import studies
 
 SPACE = """
 [sgd]
@@ -73,12 +73,11 @@ def test_what_a_sweep_leaves(
     assert page.count("data:image/svg+xml;base64,") == 4
     # the study can be opened with optuna's own tools
     name = json.loads((out / "sweep.json").read_text())["definition"]["recipe"]["dataset"]
-    studies = optuna.get_all_study_names(f"sqlite:///{out}/trials.db")
-    assert {s.split("/")[1] for s in studies} == {"sgd", "lpsgdm"}
-    assert all(s.startswith(f"sweep-{name}-mlp-") for s in studies)
-    for study_name in studies:
-        study = optuna.load_study(study_name=study_name, storage=f"sqlite:///{out}/trials.db")
-        label = study_name.split("/")[1]
+    kept = studies(f"sqlite:///{out}/trials.db")
+    assert {s.study_name.split("/")[1] for s in kept} == {"sgd", "lpsgdm"}
+    assert all(s.study_name.startswith(f"sweep-{name}-mlp-") for s in kept)
+    for study in kept:
+        label = study.study_name.split("/")[1]
         winner = next(w for w in found["winners"] if w["label"] == label)
         assert study.best_value == winner["val_top1"]
         assert study.best_trial.user_attrs["folder"] == f"trials/{label}/{winner['trial']:04d}"
@@ -214,8 +213,7 @@ def test_killed_again_and_again(space: str, tmp_path: Path) -> None:
         assert done.returncode == -signal.SIGKILL, done.stderr
     assert run_faking([*options, str(out)], log).returncode == 0
     assert outcome(out) == outcome(whole)
-    for study_name in optuna.get_all_study_names(f"sqlite:///{out}/trials.db"):
-        study = optuna.load_study(study_name=study_name, storage=f"sqlite:///{out}/trials.db")
+    for study in studies(f"sqlite:///{out}/trials.db"):
         assert len(study.trials) == 8
         assert not [t for t in study.trials if not t.state.is_finished()]
     # what had been trained was not trained again: three trainings were cut short, no more
@@ -334,12 +332,19 @@ def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
 
     recipe = small_recipe("lpsgdm:lr=1e-2", epochs=4, val_size=32, ema=0.9)
     train(recipe, tmp_path / "whole")
-    states = []
+    states, starts = [], []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "start":
+            starts.append(event["step"] // 4)  # steps of an epoch
+
     for epoch in (1, 3, 3, 4):
-        result = train(recipe, tmp_path / "paused", options=RunOptions(until_epoch=epoch))
+        options = RunOptions(until_epoch=epoch)
+        result = train(recipe, tmp_path / "paused", options=options, listen=listen)
         states.append((result["state"], result["epochs"]))
         assert (tmp_path / "paused/result.json").exists() == (epoch == 4)
     assert states == [("paused", 1), ("paused", 3), ("paused", 3), ("complete", 4)]
+    assert starts == [0, 1, 3, 3]  # no epoch is trained twice
     assert_same_run(tmp_path / "whole", tmp_path / "paused")
 
 
