@@ -20,7 +20,12 @@ from lpsgd.geometry import lp_direction, normalized_direction
 
 EXPONENTS = {2.0: "p = 2", 3.0: "p = 3", 6.0: "p = 6", math.inf: "p = ∞"}
 # the same file for the same picture, and text as text
-STYLE = {"svg.hashsalt": "lpsgd", "svg.fonttype": "none", "axes.spines.top": False}
+STYLE = {
+    "svg.hashsalt": "lpsgd",
+    "svg.fonttype": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 def balls(axes: Axes) -> None:
@@ -37,7 +42,7 @@ def balls(axes: Axes) -> None:
     axes.plot([0, 1.6 * x], [0, 1.6 * y], ":", color="gray", label="-gradient")
     axes.set_aspect("equal")
     axes.set_axis_off()
-    axes.legend(loc="upper right", frameon=False, fontsize=8)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8)
 
 
 def sizes(axes: Axes) -> None:

@@ -2,23 +2,23 @@
 
 python scripts/find_defaults.py [--settings digits/mlp,...] [--optimizers sgd,...] [--jobs 2]
 
-One `lpsgd sweep` for each setting: every combination of six learning rates and some decays, the
-winner by the lowest validation NLL at the end. The result goes to src/lpsgd/lab/defaults.json with
-this command; entries that were not searched stay as they are. A second call goes on after a stop.
+A sweep for each: every combination of some learning rates and decays, the winner by the lowest
+validation NLL at the end. The result goes to src/lpsgd/lab/defaults.json with the command; entries
+that were not searched stay as they are. Runs are kept: a second call trains only what is new.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.files import write_json
-from lpsgd.lab.sweep.outcome import Winner, conclude
+from lpsgd.lab.sweep.outcome import conclude
 from lpsgd.lab.sweep.search import Search, count_trials
 from lpsgd.lab.sweep.space import parse_space
 from lpsgd.lab.sweep.storage import StorageUrl
@@ -26,19 +26,22 @@ from lpsgd.lab.sweep.work import Sweep, carry_through
 from lpsgd.lab.training import RunOptions
 
 DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"
-COMMAND = shlex.join(["python", "scripts/find_defaults.py", *sys.argv[1:]])
 
 # What is trained in one trial. Small, because the shape of the answer is what matters.
+_CIFAR = {
+    "epochs": 5,
+    "train_size": 4000,
+    "val_size": 1000,
+    "test_size": 100,
+    "width": 8,
+    "seeds": 1,
+    "decays": 1,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "digits/mlp": {"epochs": 15, "val_size": 287, "seeds": 2, "decays": 2, "shift": 0},
-    "digits/resnet18": {
-        "epochs": 6,
-        "val_size": 287,
-        "width": 8,
-        "seeds": 1,
-        "decays": 1,
-        "shift": 1,
-    },
+    "digits/mlp": {"epochs": 15, "val_size": 287, "seeds": 2, "decays": 2},
+    "digits/resnet18": {"epochs": 6, "val_size": 287, "width": 8, "seeds": 1, "decays": 1},
+    "cifar10/resnet18": _CIFAR,
+    "cifar10/vgg11": _CIFAR,
     "text/gpt": {
         "epochs": 4,
         "val_size": 64,
@@ -48,53 +51,55 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "width": 32,
         "seeds": 1,
         "decays": 1,
-        "shift": 0,
     },
 }
 
-# Six learning rates, half a decade apart, and one or two decays. Networks with batch norm want
-# larger rates in so short a training: there every optimizer's grid is shifted by half a decade.
-CENTRES = {"sgd": 0.03, "adamw": 3e-3, "lion": 1e-3, "lpsgdm": 1e-2}
-DECAYS = {"sgd": (0.0, 1e-3), "adamw": (0.01, 0.1), "lion": (0.01, 0.1), "lpsgdm": (0.0, 0.01)}
+# The same learning rates for every optimizer and setting, half a decade apart, so wide that nobody
+# needs a grid of its own. Decay coupled to the gradient (or to SGD's large rates) wants to be
+# smaller than decay that is not.
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+SMALL_DECAYS = (0.0, 5e-4)
+DECAYS = (0.0, 0.05)
+WITH_SMALL_DECAYS = ("sgd", "sgdw", "adam", "adagrad", "rmsprop")
 
 
-def space(optimizer: str, setting: str) -> dict[str, list[float]]:
-    """The grid of one optimizer; as many points for each."""
-    setup = SETTINGS[setting]
-    centre, shift = CENTRES[optimizer], setup["shift"]
-    rates = [float(f"{centre * 10 ** ((k + shift) / 2):.1g}") for k in range(-3, 3)]
-    return {"lr": rates, "weight_decay": list(DECAYS[optimizer][-setup["decays"] :])}
+def plan(setting: str, optimizer: str, out: Path) -> Sweep:
+    """The search of one optimizer: every point of a grid that has as many points for each.
 
-
-def plan(setting: str, optimizers: list[str], out: Path) -> Sweep:
-    """The search for one setting. Trials use seed 0 and on, as earlier entries did."""
+    Trials train with seed 0 and on.
+    """
     dataset, _, model = setting.partition("/")
     setup = SETTINGS[setting]
-    ours = ("seeds", "decays", "shift")
-    values = {"dataset": dataset, "model": model, "seed": 0}
-    values |= {name: value for name, value in setup.items() if name not in ours}
-    competitors = parse_space({name: space(name, setting) for name in optimizers})
+    values = {name: value for name, value in setup.items() if name not in ("seeds", "decays")}
+    decays = SMALL_DECAYS if optimizer in WITH_SMALL_DECAYS else DECAYS
+    grid = {"lr": list(RATES), "weight_decay": list(decays[-setup["decays"] :])}
+    competitors = parse_space({optimizer: grid})
     trials = count_trials(competitors, "grid", None)
     how = Search("grid", "none", "nll", trials, 1, 0, setup["epochs"], setup["seeds"])
-    name = "-".join([dataset, model, *optimizers])  # other optimizers are another search
-    return Sweep(values, competitors, how, out / name)
+    values |= {"dataset": dataset, "model": model, "seed": 0}
+    return Sweep(values, competitors, how, out / f"{dataset}-{model}-{optimizer}")
 
 
-def entry(setting: str, winner: Winner) -> dict[str, Any]:
-    """What defaults.json says of one optimizer."""
-    dataset, _, model = setting.partition("/")
+def find(setting: str, optimizer: str, out: Path, jobs: int) -> dict[str, Any]:
+    """Search, and return what defaults.json says of one optimizer."""
+    sweep = plan(setting, optimizer, out)
+    command = f"python scripts/find_defaults.py --settings {setting} --optimizers {optimizer}"
+    url = StorageUrl.of_file(sweep.folder / "trials.db")
+    ended = carry_through(sweep, url, jobs, RunOptions(), command=command)
+    (winner,) = conclude(sweep, ended).winners
     found = {name: winner.settings[name] for name in ("lr", "weight_decay")}
-    print(f"{setting} {winner.label}: {found}, validation NLL {winner.trial.nll:.4f}")
+    print(f"{setting} {optimizer}: {found}, validation NLL {winner.trial.nll:.4f}")
+    dataset, _, model = setting.partition("/")
     return {
         "dataset": dataset,
         "model": model,
-        "optimizer": winner.optimizer,
+        "optimizer": optimizer,
         "settings": found,
         "val_nll": winner.trial.nll,
         "trials": winner.trials,
         "lr_at_the_edge_of_the_grid": winner.edge is not None,
         "setup": SETTINGS[setting],
-        "command": COMMAND,
+        "command": command,
     }
 
 
@@ -113,17 +118,13 @@ def main() -> None:
     """Search, then write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settings", default=",".join(SETTINGS))
-    parser.add_argument("--optimizers", default=",".join(CENTRES))
+    parser.add_argument("--optimizers", default="sgd,adamw,lion,lpsgdm")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
     asked = parser.parse_args()
-    found = []
+    pairs = itertools.product(asked.settings.split(","), asked.optimizers.split(","))
     try:
-        for setting in asked.settings.split(","):
-            sweep = plan(setting, asked.optimizers.split(","), asked.out)
-            url = StorageUrl.of_file(sweep.folder / "trials.db")
-            ended = carry_through(sweep, url, asked.jobs, RunOptions(), command=COMMAND)
-            found += [entry(setting, winner) for winner in conclude(sweep, ended).winners]
+        found = [find(*pair, asked.out, asked.jobs) for pair in pairs]
     except LabError as error:
         sys.exit(str(error))
     merge(found)

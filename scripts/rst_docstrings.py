@@ -34,7 +34,7 @@ def _fence(match: re.Match[str]) -> str:
 def _display(indent: str, block: str) -> str:
     tex = textwrap.dedent(block).strip()
     if "&" in tex:
-        tex = f"\\begin{{aligned}}\n{tex}\n\\end{{aligned}}"
+        tex = f"\\begin{{align*}}\n{tex}\n\\end{{align*}}"
     lines = ["", "\\[", *tex.splitlines(), "\\]", ""]
     return "\n".join(indent + line if line else line for line in lines) + "\n"
 

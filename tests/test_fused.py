@@ -292,6 +292,18 @@ def test_without_a_kernel_foreach_serves_and_fused_says_why():
         LPSGDM([torch.nn.Parameter(torch.ones(3))], fused=True)
 
 
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler to make an old library with")
+@pytest.mark.parametrize("source", ["", "int lpsgd_version(void) { return 0; }"])
+def test_a_library_of_another_version_is_refused(tmp_path, source):
+    """Its arguments may mean something else: to call it would write where it should not."""
+    (tmp_path / "old.c").write_text(source + "\nint lpsgd_step(void) { return 0; }\n")
+    library = tmp_path / "old.so"
+    command = [COMPILER, "-shared", "-fPIC", tmp_path / "old.c", "-o", library]
+    subprocess.run(command, check=True)
+    with pytest.raises(OSError, match=r"old.so has version 0 of the kernel, where \d+ is needed"):
+        fused.load(library)
+
+
 @pytest.mark.parametrize(
     ("param", "message"),
     [

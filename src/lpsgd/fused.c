@@ -568,6 +568,9 @@ static double factor(const Work *work, int64_t t, double p, double eps)
     return 1.0 / (rms <= floor ? floor : rms); /* NaN stays NaN */
 }
 
+/* Raised with every change of what lpsgd_step takes: fused.py refuses a library of another one. */
+EXPORT int lpsgd_version(void) { return 1; }
+
 EXPORT int lpsgd_threads_available(void)
 {
 #ifdef _OPENMP

@@ -32,14 +32,22 @@ __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
 
 Kernel: TypeAlias = Callable[..., int]
 
-# What the numbers mean to fused.c.
+# What the numbers mean to fused.c, and which version of its arguments this file speaks.
+_VERSION = 1
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NORMALIZE: dict[Normalize, int] = {None: 0, "rms": 1, "dual": 2}
 
 
 def load(path: Path) -> Kernel:
-    """The kernel in the library at ``path``; OSError if it cannot be loaded."""
-    step = ctypes.CDLL(os.fspath(path)).lpsgd_step
+    """The kernel in the library at ``path``; OSError if it cannot be loaded or is out of date."""
+    library = ctypes.CDLL(os.fspath(path))
+    version = library.lpsgd_version() if hasattr(library, "lpsgd_version") else 0
+    if version != _VERSION:
+        raise OSError(
+            f"{path} has version {version} of the kernel, where {_VERSION} is needed; "
+            "install lpsgd again"
+        )
+    step = library.lpsgd_step
     count, address, real, flag = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.c_int
     step.argtypes = [count, *[address] * 4, *[flag] * 3, *[real] * 5, *[flag] * 2, count]
     step.restype = flag

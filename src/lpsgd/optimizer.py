@@ -260,7 +260,7 @@ def lp_descent(
     """
     untouched = capturable or differentiable
     lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
-    if any(_rounds_stochastically(buffer) for buffer in momentum_buffers or ()):
+    if torch.bfloat16 in {buffer.dtype for buffer in momentum_buffers or ()}:
         count = scalar(count, params, untouched)  # type: ignore[assignment]
     else:
         count = 0
@@ -325,7 +325,9 @@ def _real_tensors(
     params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
     """The lists with complex tensors as pairs of reals, and without those that have no elements."""
-    if not any(param.is_complex() or param.numel() == 0 for param in params):
+    # Many tensors, few answers: sets are faster than a question to each.
+    complex_ = any(dtype.is_complex for dtype in {param.dtype for param in params})
+    if not complex_ and 0 not in {param.numel() for param in params}:
         return params, grads, buffers
     chosen = [i for i, param in enumerate(params) if param.numel() > 0]
     return (

@@ -92,6 +92,16 @@ def test_command_as_json(folder, tmp_path, capsys):
     assert value["optimizers"][2]["versus"]["test_top1"]["verdict"] == "better"
 
 
+def test_command_draws_the_curves_when_asked(folder, capsys):
+    assert cli.main(["report", str(folder), "--figure"]) == 0
+    shown = capsys.readouterr().out.replace("\n", "")
+    drawing = (folder / "curves.svg").read_text()
+    for text in (*FINALS, "training NLL", "test accuracy (%)"):
+        assert f"<!-- {text} -->" in drawing
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert f"Figure: {folder / 'curves.svg'}" in shown
+
+
 def test_command_with_wrong_input(folder, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "absent")]) == 2
     assert cli.main(["report", str(folder), "--reference", "sdg"]) == 2

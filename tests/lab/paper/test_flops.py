@@ -43,7 +43,27 @@ def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
     trained = 60 * (1_281_167 // 128) * 128
     assert found.flops == pytest.approx(12 * (cost.training * trained + cost.forward * 3_000_000))
     assert found.gpu_hours == pytest.approx(found.flops / 9.75e12 / 3600)
-    assert found.machine_hours == pytest.approx(12 * 0.5 * (trained + 1_000_000) / 2 / 3600)
+    images = trained + 3_000_000 * cost.forward / cost.training
+    assert found.machine_hours == pytest.approx(12 * 0.5 * images / 2 / 3600)
+
+
+def test_hessian_products_are_counted() -> None:
+    """Fig. 1 of the paper: 64 steps of Lanczos from two probes, eleven and thirteen times."""
+    target, chosen = TARGETS["fig1"], options(PAPER)
+    samples = chosen.choices["fig1-samples"]
+    assert target.hessian_images(chosen) == [2 * 64 * samples * 11, 2 * 64 * samples * 13]
+    tasks = target.plan(chosen)
+    trained = estimate.estimate(tasks, PAPER).flops
+    images = target.hessian_images(chosen)
+    both = estimate.estimate(tasks, PAPER, hessian_images=images).flops
+    costs = [
+        count("resnet18", input_shape=(3, 32, 32), classes=10),
+        count("resnet50", input_shape=(3, 224, 224), classes=1000),
+    ]
+    products = sum(cost.hessian * many for cost, many in zip(costs, images, strict=True))
+    assert both - trained == pytest.approx(products)
+    # a product is a gradient and the derivative of one
+    assert all(2 * cost.training < cost.hessian < 3.5 * cost.training for cost in costs)
 
 
 def test_a_short_timing_is_positive_and_remembered() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,28 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return out
+
+
+@pytest.mark.slow
+def test_killed_work_goes_on_where_it_stopped(everything: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lpsgd", "reproduce", "fig2", "--scale", "smoke", "--jobs=1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(
+        [*command, "--out", str(tmp_path)], stderr=subprocess.DEVNULL, env=environment
+    )
+    deadline = time.monotonic() + 300
+    while len(done := list(tmp_path.rglob("result.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.kill()
+    running.wait()
+    assert 2 <= len(done) < len(list((everything / "runs").rglob("result.json")))
+    assert not (tmp_path / "fig2" / "fig2.csv").exists()
+    before = {path: path.stat().st_mtime_ns for path in done}
+    finished = subprocess.run([*command, "--out", str(tmp_path)], env=environment, timeout=600)
+    assert finished.returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in done} == before
+    drawn = (tmp_path / "fig2" / "fig2.csv").read_text()
+    assert drawn == (everything / "fig2" / "fig2.csv").read_text()
 
 
 @pytest.mark.slow

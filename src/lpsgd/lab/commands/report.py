@@ -29,6 +29,9 @@ def report(
             help="The optimizer that the others are tested against; the comparison's if not given."
         ),
     ] = None,
+    figure: Annotated[
+        bool, typer.Option("--figure", help="Also draw the curves: DIR/curves.svg and .png.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the analysis as JSON instead of the table.")
     ] = False,
@@ -48,10 +51,16 @@ def report(
     from lpsgd.lab.errors import LabError
     from lpsgd.lab.report import render_table, write_page
 
-    analysis = analyse(load_comparison(folder), reference)
+    comparison = load_comparison(folder)
+    analysis = analyse(comparison, reference)
     path = out or folder / "report.html"
+    drawn: list[Path] = []
     try:
         write_page(analysis, path)
+        if figure:
+            from lpsgd.lab.report.figure import write_figure  # matplotlib takes a second
+
+            drawn = write_figure(comparison, folder / "curves")
     except OSError as error:
         raise LabError(f"cannot write the page to {str(path)!r}: {error.strerror}") from error
     if as_json:
@@ -59,4 +68,5 @@ def report(
         return
     console = Console()
     render_table(analysis, console)
-    console.print(f"Page: {path}", markup=False, highlight=False, soft_wrap=True)
+    for name, written in [("Page", path), *[("Figure", file) for file in drawn]]:
+        console.print(f"{name}: {written}", markup=False, highlight=False, soft_wrap=True)

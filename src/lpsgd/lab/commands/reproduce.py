@@ -215,7 +215,7 @@ def _show_list(options: Options, gpu: str, *, timing: bool, as_json: bool) -> No
     console.print(
         "FLOPs: convolutions and matrix products, forward and backward, counted by torch. This "
         "machine: from a short timing of processor time, runs side by side on all cores. "
-        f"{gpu}: at half of its single-precision peak. fig1's Hessian products are not included.",
+        f"{gpu}: at half of its single-precision peak.",
         style="dim",
         markup=False,
     )
@@ -235,6 +235,7 @@ def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[s
     found = estimate(
         tasks,
         options.scale,
+        hessian_images=target.hessian_images(options),
         gpu=gpu,
         seconds_per_image=time_one if timing else None,
         jobs=default_jobs(tasks[0]) if tasks and target.name != "fig1" else 1,

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lpsgd.lab import curves
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.figures import TEXT, canvas, label_panels
-from lpsgd.lab.paper import curves, tables
+from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.document import Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import Options, load, recipe, tasks_for
 from lpsgd.lab.paper.tables import OURS

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lpsgd.lab import curves
 from lpsgd.lab.figures import TEXT, canvas, label_panels
-from lpsgd.lab.paper import curves, tables
+from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import Options, load, place_of, recipe, tasks_for
 from lpsgd.lab.plan import Task

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.plan import Task
 from lpsgd.lab.suggest import unknown
+
+if TYPE_CHECKING:
+    from lpsgd.lab.paper.flops import Cost
 
 # Peak FLOP/s in single precision without tensor cores, from the makers' data sheets.
 GPUS = {
@@ -57,18 +61,24 @@ def estimate(
     tasks: Sequence[Task],
     scale: Scale,
     *,
+    hessian_images: Sequence[int] = (),
     gpu: str = "A100",
     seconds_per_image: Callable[[Shape], float] | None = None,
     jobs: int = 1,
 ) -> Estimate:
-    """Add up the runs. A test image costs its forward pass, a third of a training image's time."""
+    """Add up the runs.
+
+    ``hessian_images`` are those that Hessian products go through, for each run. Times go by FLOPs:
+    a test image costs its forward pass, a third of a training image's time.
+    """
     flops, seconds = 0.0, 0.0
-    for task in tasks:
+    for task, measured in zip(tasks, hessian_images or [0] * len(tasks), strict=True):
         shape, trained, tested = _work(task, scale)
-        forward, training = _flops(shape)
-        flops += training * trained + forward * tested
+        cost = _flops(shape)
+        work = cost.training * trained + cost.forward * tested + cost.hessian * measured
+        flops += work
         if seconds_per_image is not None:
-            seconds += seconds_per_image(shape) * (trained + tested / 3)
+            seconds += seconds_per_image(shape) * work / cost.training
     hours = None if seconds_per_image is None else seconds / jobs / 3600
     return Estimate(len(tasks), flops, flops / (GPUS[gpu] * USED) / 3600, hours)
 
@@ -84,13 +94,12 @@ def _work(task: Task, scale: Scale) -> tuple[Shape, int, int]:
 
 
 @cache
-def _flops(shape: Shape) -> tuple[int, int]:
+def _flops(shape: Shape) -> Cost:
     from lpsgd.lab.paper.flops import count
 
-    cost = count(
+    return count(
         shape.model, input_shape=shape.input_shape, classes=shape.classes, width=shape.width
     )
-    return cost.forward, cost.training
 
 
 def shapes(tasks: Iterable[Task], scale: Scale) -> list[Shape]:

@@ -26,6 +26,20 @@ def plan(options: Options) -> list[Task]:
     return [_task(dataset, model, options) for dataset, model, _ in PANELS]
 
 
+def hessian_images(options: Options) -> list[int]:
+    """How many images the Hessian products of each run go through."""
+    products = options.scale.probes * options.scale.lanczos * _samples(options)
+    return [
+        products * _measurements(task.recipe.epochs, scaled_epoch(every, dataset, options))
+        for task, (dataset, _, every) in zip(plan(options), PANELS, strict=True)
+    ]
+
+
+def _measurements(epochs: int, every: int) -> int:
+    """Before training, at the multiples of ``every``, and at the end."""
+    return 1 + -(-epochs // every)
+
+
 def _task(dataset: str, model: str, options: Options) -> Task:
     by_name = {lab: paper for paper, lab in tables.OPTIMIZERS.items()}
     name = options.choices["fig1-optimizer"]

@@ -20,6 +20,8 @@ class Cost:
     forward: int
     training: int
     """Forward and backward."""
+    hessian: int
+    """One Hessian-vector product: forward, backward, and the backward of that."""
 
     @property
     def macs(self) -> float:
@@ -43,7 +45,11 @@ def count(
         targets = torch.zeros(_IMAGES, dtype=torch.long)
         with FlopCounterMode(display=False) as forward:
             loss = cross_entropy(network(images), targets)
+        weights = list(network.parameters())
         with FlopCounterMode(display=False) as backward:
-            torch.autograd.backward(loss)
+            gradient = torch.autograd.grad(loss, weights, create_graph=True)
+        with FlopCounterMode(display=False) as again:
+            torch.autograd.grad(gradient, weights, [torch.empty_like(w) for w in weights])
     once = forward.get_total_flops() // _IMAGES
-    return Cost(once, once + backward.get_total_flops() // _IMAGES)
+    training = once + backward.get_total_flops() // _IMAGES
+    return Cost(once, training, training + again.get_total_flops() // _IMAGES)

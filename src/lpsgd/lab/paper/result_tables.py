@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lpsgd.lab import curves
 from lpsgd.lab.figures import TEXT, canvas, label_panels
 from lpsgd.lab.numbers import fixed
-from lpsgd.lab.paper import curves, tables
+from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import Options, load, recipe, scaled_epoch, tasks_for
 from lpsgd.lab.plan import Task

@@ -109,6 +109,9 @@ CPU = Scale(
         ),
     },
     widths={"VGG-11": 16, "ResNet-18": 16, "ResNet-50": 8},
+    probes=1,
+    lanczos=32,
+    hessian_samples=256,
 )
 
 _DIGITS = Place("digits", "96 handwritten digits", (1, 32, 32), 10, 96, 64, 4, subset=True)

@@ -40,6 +40,8 @@ class Target:
     draw: Drawer
     plan: Planner = lambda options: []
     execute: Executor = train_all
+    hessian_images: Callable[[Options], list[int]] = lambda options: []
+    """For each run, how many images go through Hessian products."""
 
 
 def _table(name: str, dataset: str) -> Target:
@@ -97,6 +99,7 @@ TARGETS: Mapping[str, Target] = {
             fig1.draw,
             fig1.plan,
             fig1.execute,
+            fig1.hessian_images,
         ),
         _figure("fig2", "SGD against LPSGD", accuracy_figures.fig2_recipes, accuracy_figures.FIG2),
         Target("fig3", "GD and SignGD on the two quadratics, and a page to play with", (), _fig3),

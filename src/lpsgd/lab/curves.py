@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from lpsgd.lab.figures import DASHES, SERIES
-from lpsgd.lab.paper.document import Cell
 from lpsgd.lab.records import Run
 from lpsgd.lab.strict import number
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Look = tuple[str, object]
+Row = tuple[str | int | float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,7 @@ def draw(
     axes.margins(x=0.02)
 
 
-def rows(
-    panel: str, groups: Mapping[str, Sequence[Run]], metric: str
-) -> Iterator[tuple[Cell, ...]]:
+def rows(panel: str, groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[Row]:
     """What is drawn, for the CSV: panel, label, epoch, mean, lowest, highest, seeds."""
     for label, runs in groups.items():
         found = line(runs, metric)
@@ -92,7 +90,7 @@ def rows(
 COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
 
 
-def endings(groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[tuple[Cell, ...]]:
+def endings(groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[Row]:
     """For each label: complete runs, diverged runs, mean and deviation at the last epoch."""
     from lpsgd.lab.stats import summarise
 
