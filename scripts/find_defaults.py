@@ -2,10 +2,9 @@
 
 python scripts/find_defaults.py [--settings digits/mlp,...] [--optimizers sgd,...] [--jobs 2]
 
-Every trial is an ordinary run with a part of the training set held out; the test set decides
-nothing. The winner has the lowest mean validation NLL at the end. The result goes to
-src/lpsgd/lab/defaults.json with this command; entries that were not searched stay as they are.
-Runs are kept, so that a second call with more optimizers trains only what is new.
+A sweep for each: every combination of some learning rates and decays, the winner by the lowest
+validation NLL at the end. The result goes to src/lpsgd/lab/defaults.json with the command; entries
+that were not searched stay as they are. Runs are kept: a second call trains only what is new.
 """
 
 from __future__ import annotations
@@ -13,20 +12,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
-import statistics
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.errors import UserError
-from lpsgd.lab.executor import LocalExecutor
+from lpsgd.lab.errors import LabError
+from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.files import write_json
-from lpsgd.lab.live import RunsDisplay
-from lpsgd.lab.plan import Task, resolve
-from lpsgd.lab.records import load_run
-from lpsgd.lab.runs import read_result
+from lpsgd.lab.sweep.outcome import conclude
+from lpsgd.lab.sweep.search import Search, count_trials
+from lpsgd.lab.sweep.space import parse_space
+from lpsgd.lab.sweep.storage import StorageUrl
+from lpsgd.lab.sweep.work import Sweep, carry_through
 from lpsgd.lab.training import RunOptions
 
 DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"
@@ -67,55 +64,43 @@ DECAYS = (0.0, 0.05)
 WITH_SMALL_DECAYS = ("sgd", "sgdw", "adam", "adagrad", "rmsprop")
 
 
-def grid(optimizer: str, setting: str) -> list[dict[str, float]]:
-    """The trials of one optimizer; as many for each."""
+def plan(setting: str, optimizer: str, out: Path) -> Sweep:
+    """The search of one optimizer: every point of a grid that has as many points for each.
+
+    Trials train with seed 0 and on.
+    """
+    dataset, _, model = setting.partition("/")
+    setup = SETTINGS[setting]
+    values = {name: value for name, value in setup.items() if name not in ("seeds", "decays")}
     decays = SMALL_DECAYS if optimizer in WITH_SMALL_DECAYS else DECAYS
-    chosen = decays[-SETTINGS[setting]["decays"] :]
-    return [{"lr": lr, "weight_decay": decay} for lr, decay in itertools.product(RATES, chosen)]
+    grid = {"lr": list(RATES), "weight_decay": list(decays[-setup["decays"] :])}
+    competitors = parse_space({optimizer: grid})
+    trials = count_trials(competitors, "grid", None)
+    how = Search("grid", "none", "nll", trials, 1, 0, setup["epochs"], setup["seeds"])
+    values |= {"dataset": dataset, "model": model, "seed": 0}
+    return Sweep(values, competitors, how, out / f"{dataset}-{model}-{optimizer}")
 
 
-def plan(setting: str, optimizer: str, out: Path) -> list[list[Task]]:
-    """The runs of each trial."""
+def find(setting: str, optimizer: str, out: Path, jobs: int) -> dict[str, Any]:
+    """Search, and return what defaults.json says of one optimizer."""
+    sweep = plan(setting, optimizer, out)
+    command = f"python scripts/find_defaults.py --settings {setting} --optimizers {optimizer}"
+    url = StorageUrl.of_file(sweep.folder / "trials.db")
+    ended = carry_through(sweep, url, ExecutorChoice(jobs=jobs), RunOptions(), command=command)
+    (winner,) = conclude(sweep, ended).winners
+    found = {name: winner.settings[name] for name in ("lr", "weight_decay")}
+    print(f"{setting} {optimizer}: {found}, validation NLL {winner.trial.nll:.4f}")
     dataset, _, model = setting.partition("/")
-    ours = ("seeds", "decays")
-    values = {k: v for k, v in SETTINGS[setting].items() if k not in ours}
-    trials = []
-    for trial in grid(optimizer, setting):
-        text = ",".join(f"{key}={value}" for key, value in trial.items())
-        recipe = resolve({"dataset": dataset, "model": model, **values}, f"{optimizer}:{text}")
-        runs = [recipe.with_changes(seed=seed) for seed in range(SETTINGS[setting]["seeds"])]
-        trials.append([Task(f"{setting} {optimizer}:{text}", r, out / r.digest()) for r in runs])
-    return trials
-
-
-def score(trial: list[Task]) -> float:
-    """The mean validation NLL at the end; infinite if a run did not get there."""
-    ends = []
-    for task in trial:
-        run = load_run(task.folder, task.folder)
-        value = run.last("val_nll") if run.state == "complete" else None
-        ends.append(math.inf if value is None or math.isnan(value) else value)
-    return statistics.mean(ends)
-
-
-def choose(setting: str, optimizer: str, trials: list[list[Task]]) -> dict[str, Any]:
-    """The entry of defaults.json for one optimizer."""
-    scores = [score(trial) for trial in trials]
-    best = min(range(len(trials)), key=scores.__getitem__)
-    dataset, _, model = setting.partition("/")
-    points = grid(optimizer, setting)
-    found = points[best]
-    print(f"{setting} {optimizer}: {found}, validation NLL {scores[best]:.4f}")
     return {
         "dataset": dataset,
         "model": model,
         "optimizer": optimizer,
         "settings": found,
-        "val_nll": scores[best],
-        "trials": len(trials),
-        "lr_at_the_edge_of_the_grid": found["lr"] in (RATES[0], RATES[-1]),
+        "val_nll": winner.trial.nll,
+        "trials": winner.trials,
+        "lr_at_the_edge_of_the_grid": winner.edge is not None,
         "setup": SETTINGS[setting],
-        "command": f"python scripts/find_defaults.py --settings {setting} --optimizers {optimizer}",
+        "command": command,
     }
 
 
@@ -138,16 +123,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
     asked = parser.parse_args()
-    pairs = list(itertools.product(asked.settings.split(","), asked.optimizers.split(",")))
+    pairs = itertools.product(asked.settings.split(","), asked.optimizers.split(","))
     try:
-        plans = {pair: plan(*pair, asked.out) for pair in pairs}
-    except UserError as error:
+        found = [find(*pair, asked.out, asked.jobs) for pair in pairs]
+    except LabError as error:
         sys.exit(str(error))
-    tasks = [task for trials in plans.values() for trial in trials for task in trial]
-    todo = [task for task in tasks if read_result(task.folder) is None]
-    with RunsDisplay(todo) as display:
-        LocalExecutor(asked.jobs, RunOptions()).run(todo, display.listen, threading.Event())
-    merge([choose(*pair, trials) for pair, trials in plans.items()])
+    merge(found)
 
 
 if __name__ == "__main__":

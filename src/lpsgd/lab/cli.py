@@ -17,6 +17,7 @@ from lpsgd.lab.commands import (
     reproduce,
     spectrum,
     status,
+    sweep,
     train,
 )
 from lpsgd.lab.errors import LabError
@@ -35,6 +36,7 @@ app.command()(status.status)
 app.command()(report.report)
 app.command()(reproduce.reproduce)
 app.command()(spectrum.spectrum)
+app.command()(sweep.sweep)
 app.command()(optimizers.optimizers)
 app.command(
     # what follows the benchmark's name is the benchmark's own

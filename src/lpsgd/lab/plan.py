@@ -14,7 +14,7 @@ from typing import Any
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.files import write_json
-from lpsgd.lab.recipe import Recipe, make_recipe
+from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
 from lpsgd.lab.records import run_place
 from lpsgd.lab.runs import check_folder, writing
 from lpsgd.peers import registry
@@ -98,17 +98,73 @@ def plan_comparison(
     try:
         names = labels(optimizers)
         recipes = [resolve(values, text) for text in optimizers]
-        for recipe in recipes:
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return _plan(dict(zip(names, recipes, strict=True)), seeds, out)
+
+
+def plan_recipes(
+    paths: Sequence[Path],
+    given: Mapping[str, Any],
+    seeds: Iterable[int],
+    out: Path | None,
+    *,
+    allow_import: bool = False,
+) -> tuple[Path, list[Task]]:
+    """Return the same for recipe files, each a competitor with its file's name as label.
+
+    A folder stands for the TOML files in it. ``given`` overrides all of them alike; apart from the
+    optimizer, its settings and the seed they must then agree.
+    """
+    recipes: dict[str, Recipe] = {}
+    for path in _recipe_files(paths):
+        if path.stem in recipes:
+            raise UserError(f"--recipes: two files are named {path.stem!r}; rename one")
+        values = {**read_recipe_file(path, option="--recipes"), **given}
+        source = f"--recipes {path}"
+        recipes[path.stem] = resolve(values, source=source, allow_import=allow_import)
+    first_label, first = next(iter(recipes.items()))
+    for label, recipe in recipes.items():
+        for name, value in to_json(recipe).items():
+            if name not in _OWN and value != to_json(first)[name]:
+                raise UserError(
+                    f"--recipes: {name} is {to_json(first)[name]!r} in {first_label} and {value!r} "
+                    f"in {label}; compare what differs in the optimizer alone, or give "
+                    f"--{name.replace('_', '-')} for all"
+                )
+    return _plan(recipes, seeds, out)
+
+
+_OWN = ("optimizer", "settings", "seed", "closure", "create_graph")  # what competitors differ in
+
+
+def _recipe_files(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*.toml"))
+            if not inside:
+                raise UserError(f"--recipes {path}: no .toml file in this folder")
+            found += inside
+        else:
+            found.append(path)
+    return found
+
+
+def _plan(
+    recipes: Mapping[str, Recipe], seeds: Iterable[int], out: Path | None
+) -> tuple[Path, list[Task]]:
+    try:
+        for recipe in recipes.values():
             registry.try_out(recipe.optimizer, recipe.settings)
     except ValueError as error:
         raise UserError(str(error)) from error
-    first = recipes[0]
-    shared = first.digest(without=("optimizer", "settings", "seed", "closure", "create_graph"))
-    folder = out or Path("runs") / f"{first.dataset}-{first.model}-{shared}"
+    first = next(iter(recipes.values()))
+    folder = out or Path("runs") / f"{first.dataset}-{first.model}-{first.digest(without=_OWN)}"
     tasks = [
         Task(name, recipe.with_changes(seed=seed), run_place(folder, name, seed))
         for seed in seeds
-        for name, recipe in zip(names, recipes, strict=True)
+        for name, recipe in recipes.items()
     ]
     for task in tasks:
         check_folder(task.folder, task.recipe)

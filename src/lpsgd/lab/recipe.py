@@ -111,14 +111,14 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
         raise UserError(f"{source}: {_explain(error)}") from None
 
 
-def read_recipe_file(path: Path) -> dict[str, Any]:
+def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
     """Read the keys of a TOML recipe; `make_recipe` validates them."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--recipe {path}: {error.strerror}") from None
+        raise UserError(f"{option} {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"--recipe {path}: not a TOML file: {error}") from None
+        raise UserError(f"{option} {path}: not a TOML file: {error}") from None
 
 
 def _explain(error: ValidationError) -> str:

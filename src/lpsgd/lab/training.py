@@ -39,13 +39,15 @@ class Interrupted(LabError):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is carried out; none of this changes what it computes."""
+    """How a run is carried out; none of this changes how its weights move."""
 
     root: Path | None = None
     workers: int = 0
     save_seconds: float = 60.0
     tensorboard: bool = False
     curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
+    until_epoch: int | None = None  # save and pause after this epoch; later calls go on
+    score_test: bool = True  # a search leaves the test set alone
 
 
 def train(
@@ -59,8 +61,9 @@ def train(
 ) -> dict[str, Any]:
     """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return result.json.
 
-    A run that has ended is not trained again. Setting ``stop`` makes the run save and raise
-    `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end.
+    A run that has ended is not trained again. One that pauses, as ``options.until_epoch`` asks,
+    returns the state "paused" and leaves no result.json. Setting ``stop`` makes the run save and
+    raise `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end.
     """
     options = options or RunOptions()
     with open_run(folder, recipe) as run:
@@ -124,6 +127,7 @@ class _Session:
         if self.options.tensorboard:
             self.board = _Board(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
+        first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
         self.listen(
             {
                 "event": "start",
@@ -136,7 +140,7 @@ class _Session:
         try:
             if self.epoch == 1 and self.batch == 0:
                 self._measure_curvature(0)
-            while self.epoch <= recipe.epochs:
+            while self.epoch <= last:
                 self._train_epoch()
                 self._end_epoch()
         except Diverged as failure:
@@ -144,8 +148,11 @@ class _Session:
         finally:
             if self.board is not None:
                 self.board.close()
-        last = self._save()
-        self.store.keep_only(last)
+        if self.epoch <= recipe.epochs:
+            if self.epoch > first:
+                self._save()
+            return self._result("paused", None, {"step": trainer.step})
+        self.store.keep_only(self._save())
         return self._finish("complete", None, {"step": trainer.step})
 
     # ------------------------------------------------------------------ epochs
@@ -174,17 +181,19 @@ class _Session:
 
     def _end_epoch(self) -> None:
         record = self._evaluate()
-        if math.isfinite(record["test_nll"]):
+        watched = "test" if self.options.score_test else "val" if self.trainer.data.val else "train"
+        loss = record[f"{watched}_nll"]
+        if math.isfinite(loss):
             # before the metrics are written: a run stopped in here does both again
             self._measure_curvature(self.epoch)
         self.run.append_metrics(record)
         if self.board is not None:
             self.board.add(record)
         self.listen({"event": "epoch", **record})
-        if not math.isfinite(record["test_nll"]):
+        if not math.isfinite(loss):
             facts = {name: record[name] for name in ("step", "lr", "p")}
             facts["gradient norm"] = record["grad_norm"]
-            raise Diverged(f"the test loss became {record['test_nll']}", facts)
+            raise Diverged(f"the {watched} loss became {loss}", facts)
         self.epoch += 1
         self.batch = 0
         self.trainer.start_epoch()
@@ -197,7 +206,7 @@ class _Session:
         asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
         whole = score(trainer.data.train.plain()) if asked else None
         val = score(trainer.data.val.epoch(0)) if trainer.data.val is not None else None
-        test = score(trainer.data.test.epoch(0))
+        test = score(trainer.data.test.epoch(0)) if self.options.score_test else None
         return {
             "epoch": self.epoch,
             "step": trainer.step,
@@ -208,9 +217,9 @@ class _Session:
             "train_nll_eval": whole.nll if whole else None,
             "val_nll": val.nll if val else None,
             "val_top1": val.top1 if val else None,
-            "test_nll": test.nll,
-            "test_top1": test.top1,
-            "test_top5": test.top5,
+            "test_nll": test.nll if test else None,
+            "test_top1": test.top1 if test else None,
+            "test_top5": test.top5 if test else None,
             "update_rms": sums.update_rms,
             "grad_density": sums.grad_density,
             "grad_norm": sums.grad_norm.item() / sums.steps,
@@ -292,7 +301,12 @@ class _Session:
         )
 
     def _finish(self, state: str, reason: str | None, facts: dict[str, Any]) -> dict[str, Any]:
-        result = {
+        result = self._result(state, reason, facts)
+        self.run.finish(result)
+        return result
+
+    def _result(self, state: str, reason: str | None, facts: dict[str, Any]) -> dict[str, Any]:
+        return {
             "state": state,
             "epochs": self.epoch - 1,
             "reason": reason,
@@ -303,8 +317,6 @@ class _Session:
             "state_bytes": state_bytes(self.trainer.optimizer),
             "parameters": sum(p.numel() for p in self.trainer.parameters),
         }
-        self.run.finish(result)
-        return result
 
     def _warn(self, text: str) -> None:
         self.listen({"event": "warning", "text": text})

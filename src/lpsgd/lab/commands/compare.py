@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpsgd.lab.commands.options import (
+    AllowImport,
     AsJson,
     RecipeFile,
     Root,
     SaveSeconds,
     TensorBoard,
     Workers,
+    command_line,
     read_values,
     with_executor_options,
     with_recipe_options,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from lpsgd.lab.plan import Task
 
+DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
 EXAMPLE = """
 
 **Example**: which optimizer suits a small network on real digits?
@@ -45,8 +47,21 @@ def compare(
     given: dict[str, Any],
     *,
     optimizers: Annotated[
-        str, typer.Option(help="Names with optional settings: sgd,lpsgdm:lr=1e-3,p=6,adamw.")
-    ] = "sgd,adamw,lion,lpsgdm",
+        str | None,
+        typer.Option(
+            help="Names with optional settings: sgd,lpsgdm:lr=1e-3,p=6. "
+            f"[default: {DEFAULT_OPTIMIZERS}]"
+        ),
+    ] = None,
+    recipes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Instead of --optimizers: recipe files, each a competitor, or a folder of them, "
+            "such as the winners of a sweep. Repeatable.",
+        ),
+    ] = None,
+    allow_import: AllowImport = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 3,
     reference: Annotated[
         str | None,
@@ -63,19 +78,25 @@ def compare(
 ) -> int:
     """Train with several optimizers and seeds, and test whether the differences are real."""
     from lpsgd.lab.carry_out import carry_out
-    from lpsgd.lab.plan import plan_comparison
+    from lpsgd.lab.plan import plan_comparison, plan_recipes
     from lpsgd.lab.training import RunOptions
     from lpsgd.peers.registry import split_list
 
-    values = read_values(recipe, given)
-    for name in ("optimizer", "settings", "seed"):
-        if values.pop(name, None) is not None:
-            print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
-    folder, tasks = plan_comparison(values, split_list(optimizers), range(seeds), out)
+    if recipes:
+        if optimizers is not None or recipe is not None:
+            raise UserError("--recipes says what to compare: leave --optimizers and --recipe out")
+        folder, tasks = plan_recipes(recipes, given, range(seeds), out, allow_import=allow_import)
+    else:
+        values = read_values(recipe, given)
+        for name in ("optimizer", "settings", "seed"):
+            if values.pop(name, None) is not None:
+                print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
+        names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
+        folder, tasks = plan_comparison(values, names, range(seeds), out)
     labels = list(dict.fromkeys(task.label for task in tasks))
     reference = reference or labels[0]
     if reference not in labels:
-        raise UserError(f"--reference {reference}: not among --optimizers ({', '.join(labels)})")
+        raise UserError(f"--reference {reference}: not among {', '.join(labels)}")
     _write_plan(folder, tasks, labels, reference)
     options = RunOptions(root, workers, save_seconds, tensorboard)
     failures = carry_out(tasks, executor, options)
@@ -101,7 +122,7 @@ def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], referenc
         "epochs": recipe.epochs,
         "dataset": recipe.dataset,
         "model": recipe.model,
-        "command": shlex.join(["lpsgd", *sys.argv[1:]]),
+        "command": command_line(),
     }
     with writing(folder):
         write_json(folder / "comparison.json", plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import ExecutorChoice
+from lpsgd.lab.passwords import hide_passwords
 from lpsgd.lab.recipe import Recipe, read_recipe_file
 from lpsgd.peers.registry import parse_value
 
@@ -26,6 +28,9 @@ SaveSeconds = Annotated[
     float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
 ]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")]
+AllowImport = Annotated[
+    bool, typer.Option("--allow-import", help="Let files name import paths, which run code.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 # These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-3,p=6
@@ -130,6 +135,11 @@ def _with_parameters(
 def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe's values: those of the file, overridden by those of the command line."""
     return {**(read_recipe_file(recipe_file) if recipe_file else {}), **given}
+
+
+def command_line() -> str:
+    """The command as it was typed, for people who want to give it again; without passwords."""
+    return shlex.join(["lpsgd", *hide_passwords(sys.argv[1:])])
 
 
 def _parameter(name: str, info: FieldInfo) -> inspect.Parameter:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpsgd.lab.commands.options import (
+    AllowImport,
     AsJson,
     RecipeFile,
     Root,
@@ -46,9 +47,7 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     recipe: RecipeFile = None,
-    allow_import: Annotated[
-        bool, typer.Option("--allow-import", help="Let the recipe file name an import path.")
-    ] = False,
+    allow_import: AllowImport = False,
     root: Root = None,
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,

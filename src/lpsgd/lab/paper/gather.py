@@ -25,15 +25,24 @@ PAGE = "index.html"
 _SHORT = 24  # characters of a cell that is not broken into lines
 
 
+_PAPER = (
+    "Beyond l_2-norm and l_inf-norm: a curvature-inspired l_p-norm scheme for deep neural networks"
+)
+
+
 def write_page(
-    documents: Sequence[Document], missing: Sequence[tuple[str, str]], title: str, out: Path
+    documents: Sequence[Document],
+    missing: Sequence[tuple[str, str]],
+    title: str,
+    out: Path,
+    *,
+    subtitle: str = _PAPER,
 ) -> Path:
     """Write ``out``/index.html; ``missing`` names what could not be made, and why."""
     contents = element("nav", _contents(documents, missing), aria_label="Contents")
     page = shell.page(
         title,
-        "Beyond l_2-norm and l_inf-norm: a curvature-inspired l_p-norm scheme for deep neural "
-        "networks",
+        subtitle,
         join(contents, *(_section(document, out) for document in documents)),
         style="gather.css",
     )

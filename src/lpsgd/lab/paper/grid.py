@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from lpsgd.lab.files import write_text
 from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.document import Attachment, Cell, Document, Table, text
+from lpsgd.lab.toml import toml_value
 
 Space: TypeAlias = "dict[str, dict[str, list[Any]]]"
 
@@ -61,7 +62,7 @@ def to_toml(space: Space) -> str:
     lines = ["# The search grids of the paper, written by `lpsgd reproduce grid`."]
     for optimizer, choices in space.items():
         lines += ["", f"[{optimizer}]"]
-        lines += [f"{name} = {values!r}" for name, values in choices.items()]
+        lines += [f"{name} = {toml_value(values)}" for name, values in choices.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,15 @@
+"""Keeping passwords out of what is written and shown."""
+
+from __future__ import annotations
+
+import re
+
+
+def hide_passwords(arguments: list[str]) -> list[str]:
+    """Command-line arguments with the password of every address in them replaced.
+
+    >>> hide_passwords(["--storage", "postgresql://me:secret@host/db", "--jobs", "2"])
+    ['--storage', 'postgresql://me:***@host/db', '--jobs', '2']
+    """
+    hidden = [re.sub(r"(://[^:/@\s]*:).*@", r"\1***@", text, flags=re.DOTALL) for text in arguments]
+    return [re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text) for text in hidden]

@@ -1,0 +1,229 @@
+"""Where trials are kept: an SQLite file, or a PostgreSQL server that many machines share.
+
+A password may be part of the URL. It is used to connect and appears in nothing else: what is
+printed, written or raised names the storage by `StorageUrl.shown`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, quote_plus
+
+from lpsgd.lab.errors import LabError, UserError
+
+if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+
+ALLOWED = "sqlite:///FILE or postgresql://USER@HOST:PORT/DATABASE"
+_SECRET = re.compile(r"://[^:/@]*:(.*)@", re.DOTALL)
+# A machine that vanishes from the network keeps its claims for this long, instead of hours.
+_KEEPALIVE = {"idle": 60, "interval": 10, "count": 3}
+
+
+class StorageUrl:
+    """A checked address, which can be shown without its password."""
+
+    def __init__(self, text: str) -> None:
+        from sqlalchemy.engine import URL, make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            url = make_url(text)
+        except (ArgumentError, ValueError):
+            raise UserError(f"--storage: not an address; write {ALLOWED}") from None
+        query = dict(url.query)
+        password = query.pop("password", url.password)
+        if not isinstance(password, str | None):
+            raise UserError("--storage: the address has two passwords")
+        found = _SECRET.search(text)
+        self._secrets = _spellings(password, found.group(1) if found else None)
+        kind = url.drivername.partition("+")[0].replace("postgresql", "postgres")
+        if kind not in ("sqlite", "postgres"):
+            raise UserError(f"--storage: {kind[:20]!r} is not supported; write {ALLOWED}")
+        if found and "@" in found.group(1):
+            raise UserError(
+                "--storage: write @ as %40, / as %2F and : as %3A within a password, or give it by "
+                "PGPASSWORD or ~/.pgpass"
+            )
+        self.shared = kind == "postgres"
+        if self.shared:
+            url = URL.create(
+                "postgresql+psycopg",
+                url.username,
+                password,
+                url.host,
+                url.port,
+                url.database,
+                query,
+            )
+        elif not url.database or url.database == ":memory:":
+            raise UserError("--storage: an SQLite storage is a file; write sqlite:///FILE")
+        self._url = url
+
+    @classmethod
+    def of_file(cls, path: Path) -> StorageUrl:
+        """An SQLite file, whatever characters its path has."""
+        from sqlalchemy.engine import URL
+
+        made = cls("sqlite:///file")
+        made._url = URL.create("sqlite", database=str(path))
+        return made
+
+    @property
+    def shown(self) -> str:
+        """The address for people: no password, and no options, which might hold another."""
+        plain = self._url.set(query={}, drivername="postgresql" if self.shared else "sqlite")
+        return plain.render_as_string(hide_password=True)
+
+    @property
+    def file(self) -> Path:
+        """The file of an SQLite storage."""
+        return Path(str(self._url.database))
+
+    def connect_string(self) -> str:
+        """The address as drivers need it, password included. For no other use."""
+        return self._url.render_as_string(hide_password=False)
+
+    def scrub(self, text: str) -> str:
+        """``text`` without the password, however it is spelt."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def __repr__(self) -> str:
+        return f"StorageUrl({self.shown!r})"
+
+
+def _spellings(*passwords: str | None) -> list[str]:
+    known = {spell(p) for p in passwords if p for spell in (str, quote, quote_plus, repr)}
+    return sorted(known, key=len, reverse=True)
+
+
+@contextmanager
+def reaching(url: StorageUrl) -> Iterator[None]:
+    """Turn the errors of drivers into one that says what to do and holds no password."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError, OSError) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        cause = getattr(cause, "orig", None) or cause or error
+        reason = " ".join(url.scrub(str(cause)).split())[:300]
+        # `from None`: the drivers' own messages and frames stay out of every traceback
+        raise LabError(
+            f"cannot use the storage {url.shown}: {reason}. What was trained is kept; the same "
+            "command goes on"
+        ) from None
+
+
+class Claims(Protocol):
+    """Locks that a process holds by a name; they end with the process, however it ends."""
+
+    def take(self, name: str, *, wait: bool = False) -> bool:
+        """Take the lock ``name``; tell whether it is held now."""
+
+    def release(self, name: str) -> None:
+        """Give a lock back."""
+
+    def close(self) -> None:
+        """Give all locks back."""
+
+
+class FileClaims:
+    """Locks of files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._held: dict[str, int] = {}
+
+    def take(self, name: str, *, wait: bool = False) -> bool:
+        """Lock the file of this name."""
+        handle = os.open(self._folder / _short(name), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(handle)
+            return False
+        self._held[name] = handle
+        return True
+
+    def release(self, name: str) -> None:
+        """Unlock it."""
+        os.close(self._held.pop(name))
+
+    def close(self) -> None:
+        """Unlock all."""
+        for name in list(self._held):
+            self.release(name)
+
+
+class PostgresClaims:
+    """Advisory locks of one session: the server drops them when the connection ends."""
+
+    def __init__(self, url: StorageUrl) -> None:
+        from sqlalchemy import create_engine, text
+        from sqlalchemy.pool import NullPool
+
+        self._text = text
+        self._engine = create_engine(
+            url.connect_string(), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+        )
+        self._connection = self._engine.connect()
+        for name, value in _KEEPALIVE.items():
+            self._connection.execute(text(f"SET tcp_keepalives_{name} = {value}"))
+
+    def take(self, name: str, *, wait: bool = False) -> bool:
+        """Lock the number that stands for this name."""
+        function = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
+        return self._call(function, name) is not False
+
+    def release(self, name: str) -> None:
+        """Unlock it."""
+        self._call("pg_advisory_unlock", name)
+
+    def close(self) -> None:
+        """End the session, and with it all its locks."""
+        self._connection.close()
+        self._engine.dispose()
+
+    def _call(self, function: str, name: str) -> Any:
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        return self._connection.execute(
+            self._text(f"SELECT {function}(:key)"), {"key": key}
+        ).scalar()
+
+
+def _short(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def open_claims(url: StorageUrl) -> Claims:
+    """The locks that go with a storage."""
+    if not url.shared:
+        return FileClaims(url.file.with_name(url.file.name + ".locks"))
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise UserError("--storage postgresql://... needs pip install 'lpsgd[postgres]'") from None
+    return PostgresClaims(url)
+
+
+def open_storage(url: StorageUrl) -> RDBStorage:
+    """optuna's storage at this address; its tables are made if there are none."""
+    from optuna.storages import RDBStorage
+
+    if not url.shared:
+        url.file.parent.mkdir(parents=True, exist_ok=True)
+        # another process may be writing: wait for it
+        return RDBStorage(url.connect_string(), engine_kwargs={"connect_args": {"timeout": 60}})
+    return RDBStorage(url.connect_string(), engine_kwargs={"pool_pre_ping": True})
