@@ -603,7 +603,7 @@ class _Bucket:
         # squares of entries that are at most 1 cannot overflow
         largest = divide_by_largest_(u, self.shards)
         floor = geometry.rms_floor(p, eps)
-        norms = torch._foreach_norm(u, 2)
+        norms = list(torch._foreach_norm(u, 2))
         if self.shards is not None:
             norms = [total.sqrt() for total in self._over_all([norm.square() for norm in norms])]
         factors = [

@@ -10,7 +10,7 @@ Nothing here imports ``torch.distributed.tensor``, which is slow: who has a DTen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,18 +25,19 @@ def are_plain(tensors: Sequence[Tensor]) -> bool:
     return {type(tensor) for tensor in tensors} <= PLAIN
 
 
-def is_sharded(tensor: Tensor) -> TypeGuard[Any]:
+def is_sharded(tensor: Any) -> bool:
     """Whether it is a DTensor, of which this process has a part (or, replicated, a copy)."""
     return type(tensor) not in PLAIN and hasattr(tensor, "to_local")
 
 
-def local_part(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+def local_part(tensor: Any, like: Any = None) -> Tensor:
     """This process's part, in the memory of the tensor itself; a plain tensor as it is.
 
     ``like``: cut as that one is, which moves data if ``tensor`` was cut otherwise.
     """
-    if not is_sharded(tensor):
-        return tensor
+    if type(tensor) in PLAIN:
+        whole: Tensor = tensor
+        return whole
     if like is not None and tensor.placements != like.placements:
         tensor = tensor.redistribute(placements=like.placements)
     part: Tensor = tensor.to_local()
@@ -46,7 +47,7 @@ def local_part(tensor: Tensor, like: Tensor | None = None) -> Tensor:
 class Shards:
     """How the tensors of a list are cut, to complete what was reduced over each local part."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Any]) -> None:
         # (mesh, its dimension) -> which tensors are cut along it
         self._cuts: dict[tuple[Any, int], list[int]] = {}
         for i, tensor in enumerate(tensors):
@@ -73,10 +74,11 @@ class Shards:
         return values
 
 
-def largest_entry(x: Tensor) -> Tensor:
+def largest_entry(x: Any) -> Tensor:
     """max|x| over the whole tensor, on every process."""
     if not is_sharded(x):
-        return x.abs().amax()
+        whole: Tensor = x.abs().amax()
+        return whole
     from torch.distributed.tensor import DTensor, Replicate
 
     part = x.to_local()

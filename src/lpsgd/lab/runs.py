@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -108,6 +109,22 @@ class Run:
                 os.truncate(self.metrics_path, mark.size)
 
 
+class Onlooker(Run):
+    """The folder for the processes of a run that read what the first one writes."""
+
+    def begin(self, recipe: Recipe, label: str, environment: Mapping[str, Any]) -> None:
+        """Leave it to the first process; so do the others here."""
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """See `begin`."""
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """See `begin`."""
+
+    def cut_metrics(self, mark: MetricsMark) -> None:
+        """See `begin`."""
+
+
 @contextmanager
 def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
     """Create the folder or take up the one that is there, and hold it against other processes.
@@ -124,8 +141,12 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
             raise LabError(f"{folder} is in use by another process") from None
         check_folder(folder, recipe)
         with writing(folder):
-            for leftover in folder.rglob(".*.part"):  # of a process that was killed while writing
-                leftover.unlink(missing_ok=True)
+            # of a process that was killed while writing
+            for leftover in [*folder.rglob(".*.part")]:
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                else:
+                    leftover.unlink(missing_ok=True)
         try:
             yield Run(folder)
         finally:
