@@ -16,6 +16,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from lpsgd.lab.errors import LabError, ToldElsewhere, UserError
 
@@ -124,10 +126,10 @@ def joined() -> Iterator[World]:
     if not launched():
         yield ALONE
         return
-    store, rank, size = next(iter(dist.rendezvous("env://")))
+    store, rank, size = next(iter(rendezvous("env://")))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(
-        backend, store=dist.PrefixStore("meetings", store), rank=rank, world_size=size
+        backend, store=PrefixStore("meetings", store), rank=rank, world_size=size
     )
     try:
         yield World(rank, size, int(os.environ["LOCAL_RANK"]), together=True)

@@ -78,7 +78,7 @@ def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
     """Return sqrt(mean((after - before)^2)) over all coordinates: the size of one step."""
     total, count = 0.0, 0
     for old, new in zip(before, after, strict=True):
-        total += (new.detach() - old).double().square().sum().item()
+        total += whole((new.detach() - old).double().square().sum()).item()
         count += old.numel()
     return float((total / max(1, count)) ** 0.5)
 

@@ -28,7 +28,7 @@ def copied(model: nn.Module, device: torch.device, example: Tensor) -> Distribut
     network = DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
-        broadcast_buffers=False,  # they are equal: see `share_batch_norms`
+        forward_sync_buffers=False,  # they are equal: see `share_batch_norms`
     )
     before = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(2):  # the order is fixed when the second one begins
