@@ -39,7 +39,7 @@ def train_each(folder: Path, names: list[str]) -> dict[str, Any]:
 
 
 def stop_each(folder: Path) -> None:
-    """Begin a run by each strategy; a signal reaches the last process alone, in its second epoch."""
+    """Begin a run by each strategy; in its second epoch a signal reaches the last process alone."""
     world = here()
     for strategy in STRATEGIES:
         stop = StopAfter(14 if world.rank == world.size - 1 else 1000)
