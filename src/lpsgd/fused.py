@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from lpsgd.geometry import Normalize
-from lpsgd.lists import PLAIN, is_dense
+from lpsgd.lists import is_dense
+from lpsgd.sharded import PLAIN, are_plain
 
 __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
 
@@ -96,11 +97,6 @@ def refusal(
         if dtype not in _TYPES:
             return f"the kernel takes float32, bfloat16 and float16, not {dtype}"
     return None if _contiguous(*roles) else _layout_refusal(params, buffers)
-
-
-def are_plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
-    return {type(tensor) for tensor in tensors} <= PLAIN
 
 
 def _contiguous(*roles: Sequence[Tensor]) -> bool:

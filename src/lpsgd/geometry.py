@@ -24,6 +24,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from lpsgd.sharded import largest_entry
+
 Exponent: TypeAlias = "float | Tensor"
 Normalize: TypeAlias = 'Literal["dual", "rms"] | None'
 
@@ -67,7 +69,7 @@ def lp_norm(x: Tensor, p: Exponent) -> Tensor:
     tensor(5.0000e+30)
     """
     magnitude = x.abs()
-    largest = magnitude.amax()
+    largest = largest_entry(magnitude)
     scaled = magnitude / torch.where(largest == 0, 1.0, largest)
     # 1 for a tensor of zeros, so that a root of 0 does not spoil derivatives
     total = torch.where(largest == 0, 1.0, (scaled**p).sum())

@@ -14,9 +14,7 @@ from torch import Tensor
 from lpsgd import geometry
 from lpsgd.geometry import Exponent
 from lpsgd.schedule import exponent_dtype
-
-# Other classes, such as DTensor, do not do everything that these do.
-PLAIN = {torch.nn.Parameter, Tensor}
+from lpsgd.sharded import PLAIN, Shards, largest_entry
 
 Tensors: TypeAlias = "tuple[Tensor, ...] | list[Tensor]"  # what foreach operations take
 
@@ -92,9 +90,16 @@ def scaling_(t: Tensors, p: Exponent, eps: float) -> None:
     pow_(t, -geometry.rho(p))
 
 
-def largest_entries(t: Tensors) -> list[Tensor]:
-    """max|t| of each tensor"""
-    if t[0].is_cpu and type(t[0]) in PLAIN:  # where the maximum norm is forty times as slow
+def largest_entries(t: Tensors, shards: Shards | None = None) -> list[Tensor]:
+    """max|t| of each tensor; with ``shards``, of each tensor of which t has this process's part"""
+    if shards is not None:
+        found = iter(largest_entries([x for x in t if x.numel()]))  # a part may be empty
+        return shards.max([next(found) if x.numel() else x.new_zeros(()) for x in t])
+    if not t:
+        return []
+    if type(t[0]) not in PLAIN:
+        return [largest_entry(x) for x in t]
+    if t[0].is_cpu:  # where the maximum norm is forty times as slow
         return [torch.maximum(high, -low) for low, high in map(torch.aminmax, t)]
     return list(torch._foreach_norm(t, float("inf")))
 
@@ -104,9 +109,9 @@ def one_for_zero(largest: list[Tensor]) -> list[Tensor]:
     return [torch.where(top > 0, top, 1.0) for top in largest]
 
 
-def divide_by_largest_(t: Tensors) -> list[Tensor]:
+def divide_by_largest_(t: Tensors, shards: Shards | None = None) -> list[Tensor]:
     """t <- t/max|t| for each tensor (zeros stay), and those maxima"""
-    largest = largest_entries(t)
+    largest = largest_entries(t, shards)
     torch._foreach_div_(t, one_for_zero(largest))
     return largest
 

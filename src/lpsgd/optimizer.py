@@ -25,7 +25,6 @@ from lpsgd import fused as fused_kernel
 from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd.geometry import Exponent, Normalize
 from lpsgd.lists import (
-    PLAIN,
     as_number,
     as_tensor,
     copy_,
@@ -39,6 +38,7 @@ from lpsgd.lists import (
 )
 from lpsgd.rounding import MOMENTUM, PARAMETER, noise_key, round_into
 from lpsgd.schedule import PFunction
+from lpsgd.sharded import PLAIN, Shards, are_plain, local_part
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 
@@ -313,7 +313,7 @@ def _demand_fused(
     params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
 ) -> str:
     """How fused=True runs: by our kernel on a CPU, by Inductor elsewhere; raises if not at all."""
-    if fused_kernel.are_plain(params) and not any(param.is_cpu for param in params):
+    if are_plain(params) and not any(param.is_cpu for param in params):
         return "compiled"
     reason = fused_kernel.refusal(params, grads, buffers)
     if reason is not None:
@@ -514,6 +514,15 @@ class _Bucket:
     def __init__(
         self, params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
     ) -> None:
+        self.sizes = [param.numel() for param in params]
+        self.shards: Shards | None = None
+        if not are_plain(params):
+            # of a DTensor the part that lies here: the rule is the same for each coordinate
+            self.shards = Shards(params)
+            grads = [local_part(g, like) for g, like in zip(grads, params, strict=True)]
+            if buffers is not None:
+                buffers = [local_part(m, like) for m, like in zip(buffers, params, strict=True)]
+            params = [local_part(param) for param in params]
         self.params, self.grads, self.buffers = params, grads, buffers
         self.dtype = _working_dtype(params[0], buffers[0] if buffers is not None else None)
         self.low_precision_state = buffers is not None and buffers[0].dtype != self.dtype
@@ -581,9 +590,10 @@ class _Bucket:
         """||x||_q^rho, where ||x||_q = max|x| ||x/max|x|||_q"""
         q, rho = geometry.dual_exponent(p), geometry.rho(p)
         t = self._magnitudes()
-        largest = divide_by_largest_(t)
+        largest = divide_by_largest_(t, self.shards)
         pow_(t, q)
-        return [(top * x.sum() ** (1 / q)) ** rho for top, x in zip(largest, t, strict=True)]
+        sums = self._over_all([x.sum() for x in t])
+        return [(top * total ** (1 / q)) ** rho for top, total in zip(largest, sums, strict=True)]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
         """u / max(rms(u), floor)"""
@@ -593,15 +603,21 @@ class _Bucket:
             u = self._scaling(p, eps)
             _multiply_(u, self.source)
         # squares of entries that are at most 1 cannot overflow
-        largest = divide_by_largest_(u)
+        largest = divide_by_largest_(u, self.shards)
         floor = geometry.rms_floor(p, eps)
-        norms = torch._foreach_norm(u, 2)
+        norms = list(torch._foreach_norm(u, 2))
+        if self.shards is not None:
+            norms = [total.sqrt() for total in self._over_all([norm.square() for norm in norms])]
         factors = [
-            top / torch.clamp(top * norm / x.numel() ** 0.5, min=floor)
-            for top, norm, x in zip(largest, norms, u, strict=True)
+            top / torch.clamp(top * norm / size**0.5, min=floor)
+            for top, norm, size in zip(largest, norms, self.sizes, strict=True)
         ]
         torch._foreach_mul_(u, factors)
         return u
+
+    def _over_all(self, sums: list[Tensor]) -> list[Tensor]:
+        """Sums over the tensors here made sums over whole tensors, where these are cut."""
+        return sums if self.shards is None else self.shards.sum(sums)
 
     def _add(
         self,

@@ -3,6 +3,9 @@
 A file's name holds the digest of its bytes, so name and content appear together in one rename. The
 last two are kept; a damaged one is passed over for the one before it. They load with
 ``weights_only=True``: nothing in them can run code.
+
+One process writes a file, several write a folder (`lpsgd.lab.dcp`); either can be read by any
+number of processes.
 """
 
 from __future__ import annotations
@@ -10,44 +13,59 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lpsgd.lab.distributed import ALONE, World
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.files import write_bytes
 
 KEEP = 2
-_NAME = re.compile(r"step-\d{9}-[0-9a-f]{32}\.pt")
+SUFFIX = ".dcp"  # of the folders that several processes write
+_NAME = re.compile(rf"step-\d{{9}}-[0-9a-f]{{32}}(\.pt|\{SUFFIX})")
 
 
 class CheckpointStore:
-    """The checkpoints in one folder, newest first."""
+    """The checkpoints in one folder, newest first. All processes of a run save together."""
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, warn: Callable[[str], None], world: World = ALONE) -> None:
         self.folder = folder
         self._warn = warn
+        self._world = world
         self._proved = False
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         """Write ``state`` as the checkpoint of ``step``; remove what is older than the last two."""
+        stem = f"step-{step:09d}"
+        if self._world.together:
+            from lpsgd.lab import dcp  # slow to import, and seldom needed
+
+            tensors, rest = dcp.split(state)
+            path = dcp.write(self.folder, stem, tensors, self._bytes(rest), self._world)
+        else:
+            data = self._bytes(state)
+            path = self.folder / f"{stem}-{_digest(data)}.pt"
+            write_bytes(path, data)
+        past = [p for p in self._paths() if p != path]
+        # one of a later step was passed over as damaged: it must not take an intact one's place
+        useless = [p for p in past if _step(p) > step]
+        older = [p for p in past if p not in useless]
+        self._remove([*useless, *older[KEEP - 1 :]])
+        return path
+
+    def _bytes(self, state: dict[str, Any]) -> bytes:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
         if not self._proved:
             # Better to learn now than after a night that a state cannot be read back safely.
             self._prove_readable(data)
-        path = self.folder / f"step-{step:09d}-{_digest(data)}.pt"
-        write_bytes(path, data)
-        past = [p for p in self._paths() if p != path]
-        # one of a later step was passed over as damaged: it must not take an intact one's place
-        useless = [p for p in past if _step(p) > step]
-        older = [p for p in past if p not in useless]
-        for old in [*useless, *older[KEEP - 1 :]]:
-            old.unlink(missing_ok=True)
-        return path
+        return data
 
     def load(self) -> Iterator[dict[str, Any]]:
         """Yield the states that can be read, newest first; say which ones are damaged."""
@@ -61,14 +79,15 @@ class CheckpointStore:
 
     def keep_only(self, path: Path) -> None:
         """Remove every checkpoint but ``path``: a finished run needs its last weights alone."""
-        for old in self._paths():
-            if old != path:
-                old.unlink(missing_ok=True)
+        self._remove([old for old in self._paths() if old != path])
+
+    def _remove(self, paths: list[Path]) -> None:
+        for path in paths if self._world.main else []:
+            remove(path)
 
     def _paths(self) -> list[Path]:
-        return sorted(
-            (p for p in self.folder.glob("step-*.pt") if _NAME.fullmatch(p.name)), reverse=True
-        )
+        found = (p for p in self.folder.glob("step-*") if _NAME.fullmatch(p.name))
+        return sorted(found, reverse=True)
 
     def _prove_readable(self, data: bytes) -> None:
         try:
@@ -82,12 +101,32 @@ class CheckpointStore:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return the state in one file, or None if it is not what was written."""
+    """Return the state in one checkpoint, or None if it is not what was written."""
+    if path.suffix == SUFFIX:
+        from lpsgd.lab import dcp
+
+        return dcp.read(path)
     data = path.read_bytes()
     if _digest(data) != path.stem.rpartition("-")[2]:
         return None
     state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     return state
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether this is one checkpoint, not the folder of a run."""
+    return path.is_file() or path.suffix == SUFFIX
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder so that no half of it is ever seen under its name."""
+    if path.is_dir():
+        doomed = path if path.name.startswith(".") else path.with_name(f".{path.name}.part")
+        with suppress(FileNotFoundError):
+            path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def load_weights(run_folder: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from lpsgd.lab.commands import (
     sweep,
     train,
 )
-from lpsgd.lab.errors import LabError
+from lpsgd.lab.errors import LabError, ToldElsewhere
 
 app = typer.Typer(
     name="lpsgd",
@@ -58,6 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed while running, 2 wrong input."""
     try:
         result = app(arguments, standalone_mode=False)
+    except ToldElsewhere as error:
+        return error.exit_code
     except LabError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"lpsgd: {error}", markup=False, style="red"

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
+from lpsgd.lab.strategies import whole
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -28,8 +30,12 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     autocast: Callable[[], AbstractContextManager[object]],
     between: Callable[[], None] = lambda: None,
+    total: Callable[..., tuple[Tensor, ...]] = lambda *parts: parts,
 ) -> Scores:
-    """Score ``model`` in evaluation mode; ``between`` is called after each batch."""
+    """Score ``model`` in evaluation mode; ``between`` is called after each batch.
+
+    ``total`` adds up over the processes that have each a part of every batch.
+    """
     was_training = model.training
     model.eval()
     nll = correct = among5 = None
@@ -52,11 +58,10 @@ def evaluate(
     model.train(was_training)
     if nll is None or correct is None or among5 is None:
         raise ValueError("there is nothing to evaluate on: the loader gave no batches")
-    return Scores(
-        nll=nll.item() / count,
-        top1=100 * correct.item() / count,
-        top5=100 * among5.item() / count,
-    )
+    counted = torch.full_like(nll, count)
+    sums = total(nll, correct.double(), among5.double(), counted)
+    loss, right, near, examples = (part.item() for part in sums)
+    return Scores(nll=loss / examples, top1=100 * right / examples, top5=100 * near / examples)
 
 
 def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
@@ -66,14 +71,14 @@ def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the l2 norm of all gradients taken as one vector."""
-    return torch.nn.utils.get_total_norm(gradients(parameters))
+    return whole(torch.nn.utils.get_total_norm(gradients(parameters)))
 
 
 def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
     """Return sqrt(mean((after - before)^2)) over all coordinates: the size of one step."""
     total, count = 0.0, 0
     for old, new in zip(before, after, strict=True):
-        total += (new.detach() - old).double().square().sum().item()
+        total += whole((new.detach() - old).double().square().sum()).item()
         count += old.numel()
     return float((total / max(1, count)) ** 0.5)
 

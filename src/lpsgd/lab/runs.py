@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -116,6 +117,22 @@ class Run:
                 os.truncate(self.metrics_path, mark.size)
 
 
+class Onlooker(Run):
+    """The folder for the processes of a run that read what the first one writes."""
+
+    def begin(self, recipe: Recipe, label: str, environment: Mapping[str, Any]) -> None:
+        """Leave it to the first process; so do the others here."""
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """See `begin`."""
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """See `begin`."""
+
+    def cut_metrics(self, mark: MetricsMark) -> None:
+        """See `begin`."""
+
+
 @contextmanager
 def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
     """Create the folder or take up the one that is there, and hold it against other processes.
@@ -130,8 +147,12 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
         check_folder(folder, recipe)
         with writing(folder):
             (folder / _ERROR).unlink(missing_ok=True)
-            for leftover in folder.rglob(".*.part"):  # of a process that was killed while writing
-                leftover.unlink(missing_ok=True)
+            # of a process that was killed while writing
+            for leftover in [*folder.rglob(".*.part")]:
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                else:
+                    leftover.unlink(missing_ok=True)
         try:
             yield Run(folder)
         finally:

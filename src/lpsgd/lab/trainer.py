@@ -17,16 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.swa_utils import AveragedModel
-from torch.optim.swa_utils import get_ema_multi_avg_fn as average
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lpsgd.geometry import gradient_density
+from lpsgd.lab import strategies
+from lpsgd.lab.distributed import ALONE, World
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.lr import lr_factor
 from lpsgd.lab.measure import Scores, Stopwatch, evaluate, gradient_norm, gradients, update_rms
 from lpsgd.lab.precision import autocast, make_scaler
 from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.strategies import cut_like, share_batch_norms, whole
 from lpsgd.peers import registry
+from lpsgd.sharded import local_part
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
@@ -72,32 +75,48 @@ class Pending:
 
 
 class Trainer:
-    """Trains one model on one device. ``train_step`` is all that happens between two batches."""
+    """Trains one model on one device. ``train_step`` is all that happens between two batches.
 
-    def __init__(self, recipe: Recipe, data: Data, device: torch.device) -> None:
+    With a ``world`` of several processes each has a Trainer and gives it its rows of every batch
+    (`rows_here`); everything that is measured is of the whole batch and the whole network.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        device: torch.device,
+        world: World = ALONE,
+        strategy: str = "ddp",
+    ) -> None:
         self.recipe = recipe
         self.data = data
         self.device = device
+        self.world = world
+        self.cut = world.together and strategy == "fsdp2"
+        self._check_world()
         self.steps_per_epoch = len(data.train)
         self.total_steps = recipe.epochs * self.steps_per_epoch
         self.warmup_steps = round(recipe.warmup_epochs * self.steps_per_epoch)
 
         self.model = self._make_model()
-        self.network: Callable[[Tensor], Tensor] = (
-            torch.compile(self.model) if recipe.compile else self.model
-        )
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = self._make_optimizer()
-        self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.ema = (
             AveragedModel(
                 self.model,
-                multi_avg_fn=average(recipe.ema),  # type: ignore[no-untyped-call]
+                multi_avg_fn=_average(recipe.ema),
                 use_buffers=True,
             )
             if recipe.ema
             else None
         )
+        spread = self._spread()
+        self.network: Callable[[Tensor], Tensor] = (
+            torch.compile(spread) if recipe.compile else spread
+        )
+        self._averaging = partial(strategies.averaging, spread)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = self._make_optimizer()
+        self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.autocast = partial(autocast, recipe.precision, device)
         self.scaler = make_scaler(recipe.precision, device)
         self.step = 0
@@ -118,11 +137,12 @@ class Trainer:
         loss, nll, correct = self._backward(inputs, targets)
         self.scaler.unscale_(self.optimizer)
         if self.recipe.clip_norm is not None:
-            norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm)
+            norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm))
         else:
             norm = gradient_norm(self.parameters)
         if measure:
-            self.sums.grad_density = float(gradient_density(gradients(self.parameters)))
+            density = gradient_density(gradients(self.parameters))
+            self.sums.grad_density = float(whole(density))
             before = [p.detach().clone() for p in self.parameters]
         self._optimizer_step(inputs, targets)
         if measure:
@@ -130,7 +150,8 @@ class Trainer:
         if self.ema is not None:
             self.ema.update_parameters(self.model)
         self.step += 1
-        self._add(loss, nll, correct, norm, len(inputs), len(targets))
+        images = self._images(inputs)
+        self._add(loss, nll, correct, norm, images, images * (len(targets) // len(inputs)))
 
     def lr_factor(self, step: int) -> float:
         """Return the learning rate of ``step`` divided by its peak."""
@@ -145,20 +166,48 @@ class Trainer:
     def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Fill the gradients of the mean loss over a batch, in ``accumulate`` parts."""
         self.optimizer.zero_grad(set_to_none=True)
-        smoothing, parts = self.recipe.label_smoothing, self.recipe.accumulate
+        smoothing, examples = self.recipe.label_smoothing, len(targets) // len(inputs)
+        images, pieces = self._images(inputs), self._pieces(inputs, targets)
         total_loss = total_nll = total_correct = self._zero
-        for part, goal in _split(inputs, targets, parts):
-            with self.autocast():
-                logits = self.network(part)
-                loss = cross_entropy(logits, goal, label_smoothing=smoothing)
-            share = len(goal) / len(targets)
-            self._fill_gradients(loss if parts == 1 else loss * share)
+        for number, (part, goal) in enumerate(pieces, 1):
+            with self._averaging(wanted=number == len(pieces)):
+                with self.autocast():
+                    logits = self.network(part)
+                    loss = cross_entropy(logits, goal, label_smoothing=smoothing)
+                share = len(goal) / (images * examples)
+                # the processes' gradients will be averaged, where their shares should be added
+                weight = share * self.world.size
+                self._fill_gradients(loss if weight == 1 else loss * weight)
             with torch.no_grad():
                 nll = cross_entropy(logits.float(), goal) if smoothing else loss
                 total_loss = total_loss + loss.detach() * share
                 total_nll = total_nll + nll.detach() * len(goal)
                 total_correct = total_correct + (logits.argmax(1) == goal).sum()
+        total_loss, total_nll, total_correct = self.world.sum(total_loss, total_nll, total_correct)
         return total_loss, total_nll, total_correct
+
+    def rows_here(self, count: int) -> list[Tensor]:
+        """The rows of a batch of ``count`` that this process computes, for each part of it.
+
+        Each part is shared by all processes, so that a part is the same rows however many they are.
+        """
+        parts = torch.arange(count).tensor_split(self.recipe.accumulate)
+        return [self.world.mine(part) for part in parts]
+
+    def _images(self, inputs: Tensor) -> int:
+        """How many rows the batch has of which these are the rows here."""
+        return len(inputs) if self.world.size == 1 else self.recipe.batch_size
+
+    def _pieces(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The parts of a batch, of each the rows that are here."""
+        if self.recipe.accumulate == 1:
+            return [(inputs, targets)]
+        # text has several targets for one input row, so targets are cut where inputs are
+        examples = len(targets) // len(inputs)
+        sizes = [len(rows) for rows in self.rows_here(self._images(inputs))]
+        parts = torch.split(inputs, sizes)
+        goals = torch.split(targets, [size * examples for size in sizes])
+        return list(zip(parts, goals, strict=True))
 
     def _fill_gradients(self, loss: Tensor) -> None:
         if not self.recipe.create_graph:
@@ -175,12 +224,25 @@ class Trainer:
         def closure() -> Tensor:
             return self._backward(inputs, targets)[0]
 
-        with self._watch:
+        with self._watch, self._explained():
             if self.recipe.closure:
                 self.optimizer.step(closure)  # type: ignore[arg-type]
             else:
                 self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what is wrong with an optimizer that does something no cut parameter can do."""
+        try:
+            yield
+        except (RuntimeError, NotImplementedError) as error:
+            if not self.cut or "dtensor" not in str(error).lower():
+                raise
+            raise UserError(
+                f"{self.recipe.optimizer} cannot step parameters that are cut over processes; use "
+                f"--strategy ddp, which copies them ({str(error).splitlines()[0]})"
+            ) from error
 
     def _add(
         self, loss: Tensor, nll: Tensor, correct: Tensor, norm: Tensor, images: int, examples: int
@@ -232,8 +294,16 @@ class Trainer:
         self.sums.optimizer_seconds += self._watch.take()
 
     def evaluate(self, batches: Any, between: Callable[[], None] = lambda: None) -> Scores:
-        """Score the averaged weights if there are any, else the trained ones."""
-        return evaluate(self.ema or self.model, batches, self.autocast, between)
+        """Score the averaged weights if there are any, else the trained ones.
+
+        ``batches`` are the rows here; the scores are those of all processes together.
+        """
+        model: nn.Module = self.model if self.ema is None else self.ema.module
+        try:
+            return evaluate(model, batches, self.autocast, between, self.world.sum)
+        finally:
+            if self.cut:
+                strategies.let_go(model)
 
     # ------------------------------------------------------------------ state
 
@@ -252,14 +322,27 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` returned."""
         self.step = state["step"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        _load_model(self.model, state["model"])
+        self.optimizer.load_state_dict(self._optimizer_state_here(state["optimizer"]))
         if self.ema is not None:
-            self.ema.load_state_dict(state["ema"])
+            _load_model(self.ema, state["ema"])
         self.scaler.load_state_dict(state["scaler"])
         set_rng_state(state["rng"])
         for name, value in state["sums"].items():
             setattr(self.sums, name, value.to(self.device) if isinstance(value, Tensor) else value)
+
+    def _optimizer_state_here(self, state: dict[str, Any]) -> dict[str, Any]:
+        """An optimizer's state with what belongs to each coordinate cut as the parameters are."""
+        if not self.cut:
+            return state
+        numbers = [i for group in state["param_groups"] for i in group["params"]]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        own = {
+            number: {key: cut_like(value, p) for key, value in state["state"][number].items()}
+            for number, p in zip(numbers, parameters, strict=True)
+            if number in state["state"]
+        }
+        return {**state, "state": own}
 
     def _new_sums(self) -> EpochSums:
         zero = self._zero.clone
@@ -283,9 +366,44 @@ class Trainer:
             classes=self.data.classes,
             width=self.recipe.width,
         ).to(self.device)
-        if self.data.task == "image":
+        if self.data.task == "image" and not self.cut:  # FSDP2 takes contiguous parameters alone
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.world.size > 1:
+            model = share_batch_norms(model, self.device)
         return model.train()
+
+    def _check_world(self) -> None:
+        """Refuse what several processes cannot do together."""
+        recipe, size = self.recipe, self.world.size
+        if recipe.batch_size // recipe.accumulate < size:
+            parts = f" in accumulate={recipe.accumulate} parts" if recipe.accumulate > 1 else ""
+            raise UserError(
+                f"batch_size={recipe.batch_size}{parts} has no row for each of {size} processes: "
+                "it is the size of the whole batch, of which each takes its share"
+            )
+        if self.world.together and recipe.create_graph:
+            raise UserError(
+                f"{recipe.optimizer} needs second derivatives (create_graph), which torch's DDP "
+                "and FSDP2 do not give; train in one process, without torchrun"
+            )
+        if self.cut and recipe.precision == "fp16":
+            raise UserError(
+                "precision=fp16 does not work with --strategy fsdp2: its loss scaler looks at the "
+                "part of a gradient that lies here alone; use bf16, or --strategy ddp"
+            )
+
+    def _spread(self) -> nn.Module:
+        """The network over all processes; in one process, the model itself."""
+        if not self.world.together:
+            return self.model
+        if self.cut:
+            strategies.cut(self.model, self.device)
+            if self.ema is not None:
+                strategies.cut(self.ema.module, self.device)
+            return self.model
+        kind = torch.float32 if self.data.task == "image" else torch.int64
+        example = torch.zeros(2, *self.data.input_shape, dtype=kind, device=self.device)
+        return strategies.copied(self.model, self.device, example)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         try:
@@ -304,6 +422,22 @@ class Trainer:
         return optimizer
 
 
+def _average(decay: float) -> Callable[..., None]:
+    """Torch's exponential average; of parameters that are cut, each process moves its part."""
+    move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def average(averages: list[Tensor], current: list[Tensor], count: Tensor) -> None:
+        move([local_part(t) for t in averages], [local_part(t) for t in current], count)
+
+    return average
+
+
+def _load_model(model: nn.Module, state: dict[str, Any]) -> None:
+    own = model.state_dict()
+    model.load_state_dict({name: cut_like(value, own.get(name)) for name, value in state.items()})
+
+
 def spare_vectors(optimizer: torch.optim.Optimizer) -> None:
     """Move norms and biases into groups of their own without weight decay."""
     for group in list(optimizer.param_groups):
@@ -315,19 +449,6 @@ def spare_vectors(optimizer: torch.optim.Optimizer) -> None:
                 key: 0.0 for key in ("weight_decay", "decoupled_decay") if key in group
             }
             optimizer.add_param_group({**group, **spared, "params": vectors})
-
-
-def _split(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
-    if parts == 1:
-        yield inputs, targets
-        return
-    # text has several targets for one input row, so targets are cut where inputs are
-    per_input = len(targets) // len(inputs)
-    start = 0
-    for part in inputs.tensor_split(parts):
-        stop = start + len(part) * per_input
-        yield part, targets[start:stop]
-        start = stop
 
 
 def seed_all(seed: int) -> None:

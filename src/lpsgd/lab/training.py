@@ -7,25 +7,27 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from lpsgd.lab import data as datasets
 from lpsgd.lab import precision
 from lpsgd.lab.checkpoint import CheckpointStore
+from lpsgd.lab.distributed import ALONE, STRATEGIES, World
 from lpsgd.lab.environment import describe_environment
-from lpsgd.lab.errors import LabError
+from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.measure import state_bytes
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.runs import MetricsMark, Run, open_run, writing
+from lpsgd.lab.runs import MetricsMark, Onlooker, Run, open_run, writing
 from lpsgd.lab.trainer import Diverged, Trainer, numerics
+from lpsgd.nearest import unknown
 
 if TYPE_CHECKING:
-    import torch
-
     from lpsgd.lab.data import Data
     from lpsgd.lab.spectra.measure import RunMonitor
 
@@ -48,6 +50,7 @@ class RunOptions:
     curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
     until_epoch: int | None = None  # save and pause after this epoch; later calls go on
     score_test: bool = True  # a search leaves the test set alone
+    strategy: str = "ddp"  # how several processes share the network: ddp or fsdp2
 
 
 def train(
@@ -58,27 +61,70 @@ def train(
     options: RunOptions | None = None,
     stop: threading.Event | None = None,
     listen: Listener = lambda event: None,
+    world: World = ALONE,
 ) -> dict[str, Any]:
     """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return result.json.
 
     A run that has ended is not trained again. One that pauses, as ``options.until_epoch`` asks,
     returns the state "paused" and leaves no result.json. Setting ``stop`` makes the run save and
-    raise `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end.
+    raise `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end. Each
+    process of a ``world`` calls this; the first one writes and hears.
     """
     options = options or RunOptions()
-    with open_run(folder, recipe) as run:
-        result = run.result()
+    listen = listen if world.main else (lambda event: None)
+    _check_options(options, world)
+    with _open(folder, recipe, world) as run:
+        result = world.from_main(run.result)
         if result is None:
             with numerics(recipe) as device:
+                device = world.device(device)
                 precision.require(recipe.precision, device)
                 data = load_data(recipe, options, device)
-                trainer = Trainer(recipe, data, device)
-                environment = describe_environment(recipe.threads, str(device))
+                trainer = Trainer(recipe, data, device, world, options.strategy)
+                environment = _environment(recipe, options, device, world)
                 run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
                 result = _Session(trainer, run, options, stop, listen).run_all()
         listen({"event": "end", **result})
         return result
+
+
+@contextmanager
+def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[Run]:
+    """The folder, opened by the first process; if that fails, it fails in all."""
+    with ExitStack() as stack:
+        run: Run = Onlooker(folder)
+
+        def enter() -> None:
+            nonlocal run
+            run = stack.enter_context(open_run(folder, recipe))
+
+        world.from_main(enter)
+        yield run
+
+
+def _check_options(options: RunOptions, world: World) -> None:
+    if options.strategy not in STRATEGIES:
+        raise UserError(f"--strategy {unknown('strategy', options.strategy, STRATEGIES)}")
+    if options.strategy == "fsdp2" and not world.together:
+        raise UserError(
+            "--strategy fsdp2 cuts the network over processes, and this one is alone: "
+            "start them with torchrun --nproc-per-node N -m lpsgd train ..."
+        )
+    if options.curvature is not None and world.size > 1:
+        raise UserError(
+            "--curvature is measured by one process; train without it, and measure the "
+            "checkpoints with lpsgd spectrum"
+        )
+
+
+def _environment(
+    recipe: Recipe, options: RunOptions, device: torch.device, world: World
+) -> dict[str, Any]:
+    found = describe_environment(recipe.threads, str(device))
+    if world.together:
+        found.update(processes=world.size, strategy=options.strategy)
+    return found
 
 
 def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
@@ -110,13 +156,14 @@ class _Session:
         listen: Listener,
     ) -> None:
         self.trainer = trainer
+        self.world = trainer.world
         self.run = run
         self.options = options
         self.stop = stop
         self.listen = listen
         self.epoch = 1
         self.batch = 0
-        self.store = CheckpointStore(run.checkpoints, self._warn)
+        self.store = CheckpointStore(run.checkpoints, self._warn, self.world)
         self.board: _Board | None = None
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
@@ -124,7 +171,7 @@ class _Session:
 
     def run_all(self) -> dict[str, Any]:
         self._resume()
-        if self.options.tensorboard:
+        if self.options.tensorboard and self.world.main:
             self.board = _Board(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
@@ -160,7 +207,9 @@ class _Session:
     def _train_epoch(self) -> None:
         trainer = self.trainer
         self._clock = time.perf_counter()
-        for inputs, targets in trainer.data.train.epoch(self.epoch - 1, start=self.batch):
+        rows = None if self.world.size == 1 else self._rows_to_train
+        batches = trainer.data.train.epoch(self.epoch - 1, start=self.batch, rows=rows)
+        for inputs, targets in batches:
             last = self.batch + 1 == trainer.steps_per_epoch
             trainer.train_step(inputs, targets, measure=last)
             self.batch += 1
@@ -169,14 +218,24 @@ class _Session:
         self._add_seconds()
         self._clock = None
 
+    def _rows_to_train(self, count: int) -> torch.Tensor:
+        return torch.cat(self.trainer.rows_here(count))
+
+    def _rows_to_score(self, count: int) -> torch.Tensor:
+        return self.world.mine(torch.arange(count))
+
     def _between_steps(self) -> None:
         now = time.perf_counter()
         if now - self._told_at > 0.2:
             self._told_at = now
             self.listen({"event": "step", "step": self.trainer.step})
-        if self.stop.is_set():
+        # the processes must agree: a signal may reach one alone, and clocks differ
+        stop, due = self.world.any(
+            self.stop.is_set(), now - self._saved_at >= self.options.save_seconds
+        )
+        if stop:
             self._save_and_leave()
-        if now - self._saved_at >= self.options.save_seconds:
+        if due:
             self._save()
 
     def _end_epoch(self) -> None:
@@ -202,11 +261,12 @@ class _Session:
         """Return the epoch's line of metrics.jsonl. Evaluating changes no state."""
         trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
         score = partial(trainer.evaluate, between=self._between_batches)
+        rows = None if self.world.size == 1 else self._rows_to_score
         every = recipe.train_eval_every
         asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
-        whole = score(trainer.data.train.plain()) if asked else None
-        val = score(trainer.data.val.epoch(0)) if trainer.data.val is not None else None
-        test = score(trainer.data.test.epoch(0)) if self.options.score_test else None
+        whole = score(trainer.data.train.plain(rows)) if asked else None
+        val = score(trainer.data.val.epoch(0, rows=rows)) if trainer.data.val is not None else None
+        test = score(trainer.data.test.epoch(0, rows=rows)) if self.options.score_test else None
         return {
             "epoch": self.epoch,
             "step": trainer.step,
@@ -253,22 +313,33 @@ class _Session:
                 self._curvature(epoch, step=self.trainer.step, p=self.trainer.current_p())
 
     def _between_batches(self) -> None:
-        if self.stop.is_set():
+        (stop,) = self.world.any(self.stop.is_set())
+        if stop:
             self._save_and_leave()
 
     # ------------------------------------------------------------------ files
 
     def _resume(self) -> None:
-        for state in self.store.load():
-            mark = MetricsMark(**state["metrics"])
-            if not self.run.metrics_reach(mark):
-                self._warn(f"{self.run.metrics_path} lost lines; using an earlier checkpoint")
-                continue
-            self.run.cut_metrics(mark)
-            self.trainer.load_state_dict(state["trainer"])
-            self.epoch, self.batch = state["epoch"], state["batch"]
+        state = self._newest()
+        steps = self.world.gather(state and state["trainer"]["step"])
+        if len(set(steps)) > 1:
+            raise LabError(
+                f"the processes found checkpoints of different steps ({steps}) in "
+                f"{self.run.checkpoints}: the folder must be on storage that all machines share"
+            )
+        if state is None:
+            self.run.cut_metrics(MetricsMark(0, ""))
             return
-        self.run.cut_metrics(MetricsMark(0, ""))
+        self.run.cut_metrics(MetricsMark(**state["metrics"]))
+        self.trainer.load_state_dict(state["trainer"])
+        self.epoch, self.batch = state["epoch"], state["batch"]
+
+    def _newest(self) -> dict[str, Any] | None:
+        for state in self.store.load():
+            if self.run.metrics_reach(MetricsMark(**state["metrics"])):
+                return state
+            self._warn(f"{self.run.metrics_path} lost lines; using an earlier checkpoint")
+        return None
 
     def _save(self) -> Path:
         self.trainer.settle()
@@ -341,14 +412,18 @@ class _Board:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and Ctrl-C set; a second signal ends the process at once."""
+def stop_on_signals(*, patient: bool = False) -> Iterator[threading.Event]:
+    """Give an event that SIGTERM and Ctrl-C set; a second signal ends the process at once.
+
+    Not if ``patient``, for processes that get each signal twice: from the batch system, and again
+    from torchrun, which ends those that take too long by SIGKILL.
+    """
     event = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: object) -> None:
         event.set()
-        for known in before:
+        for known in () if patient else before:
             signal.signal(known, signal.SIG_DFL)
 
     for number in before:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,10 @@ EXAMPLE = """
     lpsgd train --model mlp --optimizer lpsgdm:lr=1e-3,p=6 --epochs 20
 
 The same command goes on where it was stopped, to the same result.
+
+**Example**: the same run, each batch shared by two processes (a GPU each, if there are any)
+
+    torchrun --nproc-per-node 2 -m lpsgd train --model mlp --optimizer lpsgdm:lr=1e-3,p=6
 """
 
 
@@ -59,29 +64,44 @@ def train(
             help=f"Measure the Hessian's spectrum while training: {OPTIONS_HELP}",
         ),
     ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="ddp|fsdp2",
+            help="Under torchrun: copy the network to every process, or cut it over them.",
+        ),
+    ] = "ddp",
     as_json: AsJson = False,
 ) -> int:
     """Train one network with one optimizer, exactly resumable."""
+    from lpsgd.lab.distributed import joined, launched
     from lpsgd.lab.plan import resolve, run_folder
     from lpsgd.lab.training import RunOptions, stop_on_signals
     from lpsgd.lab.training import train as run_training
 
     if curvature is not None:
         parse_options(curvature)  # a mistake is told before anything is loaded
-    values = read_values(recipe, given)
     source = f"--recipe {recipe}" if recipe else "recipe"
-    complete = resolve(values, optimizer, source=source, allow_import=allow_import)
-    folder = out or run_folder(complete)
-    options = RunOptions(root, workers, save_seconds, tensorboard, curvature)
-    with stop_on_signals() as stop, _show(complete.epochs) as listen:
-        result = run_training(complete, folder, options=options, stop=stop, listen=listen)
-    if as_json:
-        print(json.dumps(encode({"folder": str(folder), **result})))
-    if result["state"] == "diverged":
-        raise LabError(f"diverged: {result['reason']}. The run is in {folder}")
-    if not as_json:
-        print(f"complete; the run is in {folder}")
+    options = RunOptions(root, workers, save_seconds, tensorboard, curvature, strategy=strategy)
+    with stop_on_signals(patient=launched()) as stop, joined() as world:
+        values = read_values(recipe, given)
+        complete = resolve(values, optimizer, source=source, allow_import=allow_import)
+        folder = out or run_folder(complete)
+        with _show(complete.epochs) if world.main else nullcontext(_ignore) as listen:
+            result = run_training(
+                complete, folder, options=options, stop=stop, listen=listen, world=world
+            )
+        if as_json and world.main:
+            print(json.dumps(encode({"folder": str(folder), **result})))
+        if result["state"] == "diverged":
+            raise LabError(f"diverged: {result['reason']}. The run is in {folder}")
+        if not as_json and world.main:
+            print(f"complete; the run is in {folder}")
     return 0
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    """What the processes of a run that do not speak hear."""
 
 
 train.__doc__ = (train.__doc__ or "") + EXAMPLE

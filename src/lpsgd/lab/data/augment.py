@@ -78,11 +78,24 @@ class ShiftAndFlip:
         crops = rows.index_select(0, self._to_device(starts.ravel()))
         return crops.view(count, height, width, channels)
 
-    def random(self, index: Tensor, draw: torch.Generator, *, flip: bool = True) -> Tensor:
-        """The same with corners and mirrorings drawn from ``draw``."""
+    def random(
+        self,
+        index: Tensor,
+        draw: torch.Generator,
+        *,
+        flip: bool = True,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """The same with corners and mirrorings drawn from ``draw``.
+
+        With ``rows``, only those of the batch, as they are when all are made.
+        """
         down, right = torch.randint(0, 2 * self.padding + 1, (2, len(index)), generator=draw)
         coin = torch.randint(0, 2, (len(index),), generator=draw, dtype=torch.bool)
-        return self(index, down, right, coin if flip else torch.zeros_like(coin))
+        coin = coin if flip else torch.zeros_like(coin)
+        if rows is not None:
+            index, down, right, coin = index[rows], down[rows], right[rows], coin[rows]
+        return self(index, down, right, coin)
 
     def _to_device(self, numbers: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(numbers).to(self.images.device)

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, whole
+from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, Rows, chosen, whole
 from lpsgd.lab.data.seeding import derive
 from lpsgd.lab.data.subsets import pick_test, split
 from lpsgd.lab.errors import LabError, UserError
@@ -155,13 +156,13 @@ class FileLoader(Loader):
         self._device = torch.device(request.device)
 
     def _draw(
-        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         loader = DataLoader(
             _Crops(self._files, self._crop, self.seed, epoch if augment else None),
-            batch_sampler=[index.tolist() for index in batches],
+            batch_sampler=[chosen(index, rows).tolist() for index in batches],
             num_workers=self._workers,
-            collate_fn=_stack,
+            collate_fn=partial(_stack, self._crop),
             pin_memory=self._device.type == "cuda",
             # its own, or each epoch would draw a number from torch's global generator, and a run
             # resumed in mid-epoch would draw one more than one that never stopped
@@ -205,7 +206,9 @@ class _Crops(Dataset["tuple[Tensor, int] | _Failure"]):
         return torch.from_numpy(np.array(crop)), int(self.labels[index])
 
 
-def _stack(items: list[tuple[Tensor, int] | _Failure]) -> Batch | _Failure:
+def _stack(size: int, items: list[tuple[Tensor, int] | _Failure]) -> Batch | _Failure:
+    if not items:  # a last batch with fewer images than there are processes to share it
+        return torch.empty(0, size, size, 3, dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
     images, labels = [], []
     for item in items:
         if isinstance(item, _Failure):

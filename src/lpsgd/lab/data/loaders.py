@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,8 @@ from lpsgd.lab.data.subsets import pick_test, split
 from lpsgd.lab.errors import UserError
 
 Batch = tuple[Tensor, Tensor]
+Rows = Callable[[int], Tensor]
+"""From the number of examples in a batch to the places in it of those that are wanted."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ def whole(name: str, value: object, *, least: int) -> int:
     return number
 
 
+def chosen(index: Tensor, rows: Rows | None) -> Tensor:
+    """The entries of a batch's ``index`` that are wanted."""
+    return index if rows is None else index[rows(len(index))]
+
+
 class Loader(ABC):
     """The examples of one split, as batches on the training device.
 
@@ -78,8 +85,12 @@ class Loader(ABC):
     def __len__(self) -> int:
         return self.size // self.batch_size if self.shuffle else -(-self.size // self.batch_size)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield (inputs, targets) of the batches ``start``, ``start + 1``, ... of one epoch."""
+    def epoch(self, epoch: int, start: int = 0, rows: Rows | None = None) -> Iterator[Batch]:
+        """Yield (inputs, targets) of the batches ``start``, ``start + 1``, ... of one epoch.
+
+        With ``rows``, of each batch only those examples, just as they are in the whole batch: each
+        of several processes makes its own.
+        """
         if not 0 <= start <= len(self):
             raise ValueError(
                 f"start is {start}; allowed: 0 to {len(self)}, the batches of an epoch"
@@ -89,16 +100,16 @@ class Loader(ABC):
         else:
             order = torch.arange(self.size)
         batches = torch.split(order, self.batch_size)[start : len(self)]
-        return self._draw(batches, epoch, start, augment=self.augment)
+        return self._draw(batches, epoch, start, augment=self.augment, rows=rows)
 
-    def plain(self) -> Iterator[Batch]:
+    def plain(self, rows: Rows | None = None) -> Iterator[Batch]:
         """Yield every example once, in order and un-augmented; the last batch may be partial."""
         batches = torch.split(torch.arange(self.size), self.batch_size)
-        return self._draw(batches, epoch=0, start=0, augment=False)
+        return self._draw(batches, epoch=0, start=0, augment=False, rows=rows)
 
     @abstractmethod
     def _draw(
-        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         """Make the batches of these indices; the first has the number ``start`` in its epoch."""
 
@@ -150,14 +161,15 @@ class ImageLoader(Loader):
         self._flip = flip
 
     def _draw(
-        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         crop = ShiftAndFlip(self._images)
         for number, index in enumerate(batches, start):
-            there = index.to(self._labels.device)
+            wanted = None if rows is None else rows(len(index))
+            there = chosen(index, rows).to(self._labels.device)
             if augment:
                 draw = generator(self.seed, "augment", epoch, number)
-                images = crop.random(index, draw, flip=self._flip)
+                images = crop.random(index, draw, flip=self._flip, rows=wanted)
             else:
                 images = self._images.index_select(0, there)
             yield self._normalize(images), self._labels.index_select(0, there)

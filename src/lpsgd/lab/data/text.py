@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, whole
+from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, Rows, chosen, whole
 from lpsgd.lab.data.seeding import derive
 from lpsgd.lab.errors import UserError
 
@@ -87,12 +87,12 @@ class TextLoader(Loader):
         self._context = context
 
     def _draw(
-        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         offset = derive(self.seed, "offset", epoch) % self._context if augment else 0
         reach = torch.arange(self._context + 1)
         for index in batches:
-            positions = (offset + index * self._context)[:, None] + reach
+            positions = (offset + chosen(index, rows) * self._context)[:, None] + reach
             windows = self._stream[positions.to(self._stream.device)]
             yield windows[:, :-1].contiguous(), windows[:, 1:].flatten()
 

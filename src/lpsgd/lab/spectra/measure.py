@@ -15,7 +15,7 @@ from torch import nn
 from lpsgd.curvature import CurvatureMonitor
 from lpsgd.curvature.cost import duration
 from lpsgd.lab import models
-from lpsgd.lab.checkpoint import CheckpointStore, read_checkpoint
+from lpsgd.lab.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
@@ -133,7 +133,7 @@ def measure_checkpoints(
 
 def _states(source: Path, folder: Path, every_checkpoint: bool) -> list[dict[str, Any]]:
     """The states to measure, oldest first."""
-    if source.is_file():
+    if is_checkpoint(source):
         state = read_checkpoint(source)
         if state is None:
             raise LabError(f"{source} is damaged")

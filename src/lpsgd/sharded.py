@@ -1,0 +1,88 @@
+"""Norms over the whole of tensors that are cut into parts on several processes (DTensor, FSDP2).
+
+A part is a plain tensor, on which operations cost what they cost anywhere; only what is a number
+for the whole tensor, such as its largest entry, needs the other processes. Parts may be of
+different sizes, and empty where a tensor has fewer rows than there are processes.
+
+Nothing here imports ``torch.distributed.tensor``, which is slow: who has a DTensor has done so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# Other classes, such as DTensor, do not do everything that these do.
+PLAIN = {torch.nn.Parameter, Tensor}
+
+
+def are_plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
+    return {type(tensor) for tensor in tensors} <= PLAIN
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether it is a DTensor, of which this process has a part (or, replicated, a copy)."""
+    return type(tensor) not in PLAIN and hasattr(tensor, "to_local")
+
+
+def local_part(tensor: Any, like: Any = None) -> Tensor:
+    """This process's part, in the memory of the tensor itself; a plain tensor as it is.
+
+    ``like``: cut as that one is, which moves data if ``tensor`` was cut otherwise.
+    """
+    if type(tensor) in PLAIN:
+        whole: Tensor = tensor
+        return whole
+    if like is not None and tensor.placements != like.placements:
+        tensor = tensor.redistribute(placements=like.placements)
+    part: Tensor = tensor.to_local()
+    return part
+
+
+class Shards:
+    """How the tensors of a list are cut, to complete what was reduced over each local part."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        # (mesh, its dimension) -> which tensors are cut along it
+        self._cuts: dict[tuple[Any, int], list[int]] = {}
+        for i, tensor in enumerate(tensors):
+            if is_sharded(tensor):
+                for dimension, placement in enumerate(tensor.placements):
+                    if not placement.is_replicate():
+                        self._cuts.setdefault((tensor.device_mesh, dimension), []).append(i)
+
+    def max(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """From the largest entry of each local part to that of each tensor."""
+        return self._reduce(values, dist.ReduceOp.MAX)
+
+    def sum(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """From the sum over each local part to that over each tensor."""
+        return self._reduce(values, dist.ReduceOp.SUM)
+
+    def _reduce(self, values: Sequence[Tensor], operation: Any) -> list[Tensor]:
+        values = list(values)
+        for (mesh, dimension), indices in self._cuts.items():
+            together = torch.stack([values[i] for i in indices])  # one message for all of them
+            dist.all_reduce(together, operation, group=mesh.get_group(dimension))
+            for i, value in zip(indices, together.unbind(), strict=True):
+                values[i] = value
+        return values
+
+
+def largest_entry(x: Any) -> Tensor:
+    """max|x| over the whole tensor, on every process."""
+    if not is_sharded(x):
+        whole: Tensor = x.abs().amax()
+        return whole
+    from torch.distributed.tensor import DTensor, Replicate
+
+    part = x.to_local()
+    here = part.abs().amax() if part.numel() else part.new_zeros(())
+    (largest,) = Shards([x]).max([here])
+    everywhere = [Replicate()] * x.device_mesh.ndim
+    return DTensor.from_local(largest, x.device_mesh, everywhere, run_check=False)
