@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 
 
 def hide_passwords(arguments: list[str]) -> list[str]:
@@ -13,3 +15,8 @@ def hide_passwords(arguments: list[str]) -> list[str]:
     """
     hidden = [re.sub(r"(://[^:/@\s]*:).*@", r"\1***@", text, flags=re.DOTALL) for text in arguments]
     return [re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text) for text in hidden]
+
+
+def command_line() -> str:
+    """The command as it was typed, for people who want to give it again; without passwords."""
+    return shlex.join(["lpsgd", *hide_passwords(sys.argv[1:])])

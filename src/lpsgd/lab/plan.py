@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.files import write_json
+from lpsgd.lab.passwords import command_line
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
 from lpsgd.lab.records import run_place
 from lpsgd.lab.runs import check_folder, writing
@@ -183,9 +182,8 @@ def write_plan(folder: Path, tasks: Sequence[Task]) -> None:
         }
         for task in tasks
     ]
-    command = shlex.join(["lpsgd", *sys.argv[1:]])
     with writing(folder):
-        write_json(folder / "plan.json", {"version": 1, "command": command, "runs": runs})
+        write_json(folder / "plan.json", {"version": 1, "command": command_line(), "runs": runs})
 
 
 def run_folder(recipe: Recipe) -> Path:

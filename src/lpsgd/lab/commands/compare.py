@@ -17,13 +17,13 @@ from lpsgd.lab.commands.options import (
     SaveSeconds,
     TensorBoard,
     Workers,
-    command_line,
     read_values,
     with_executor_options,
     with_recipe_options,
 )
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
+from lpsgd.lab.passwords import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

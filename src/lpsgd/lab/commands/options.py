@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from pydantic.fields import FieldInfo
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import ExecutorChoice
-from lpsgd.lab.passwords import hide_passwords
 from lpsgd.lab.recipe import Recipe, read_recipe_file
 from lpsgd.peers.registry import parse_value
 
@@ -135,11 +133,6 @@ def _with_parameters(
 def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe's values: those of the file, overridden by those of the command line."""
     return {**(read_recipe_file(recipe_file) if recipe_file else {}), **given}
-
-
-def command_line() -> str:
-    """The command as it was typed, for people who want to give it again; without passwords."""
-    return shlex.join(["lpsgd", *hide_passwords(sys.argv[1:])])
 
 
 def _parameter(name: str, info: FieldInfo) -> inspect.Parameter:

@@ -15,13 +15,13 @@ from lpsgd.lab.commands.options import (
     Root,
     SaveSeconds,
     Workers,
-    command_line,
     read_values,
     with_executor_options,
     with_recipe_options,
 )
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import ExecutorChoice
+from lpsgd.lab.passwords import command_line
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe
