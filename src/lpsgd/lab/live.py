@@ -38,6 +38,7 @@ class RunsDisplay:
         self._clock = clock
         self._runs = {task.folder: _queued(task) for task in tasks}
         self._paces: dict[Path, _Pace] = {}
+        self._split = "test"  # which accuracies these are
         self._began = self._drawn = self._summed = clock()
         self._live = (
             Live(self._table(), console=self._console, auto_refresh=False, transient=True)
@@ -68,9 +69,10 @@ class RunsDisplay:
         elif kind == "step":
             self._keep_pace(task, event["step"])
         elif kind == "epoch":
-            scores = [number(event.get(name)) for name in ("test_top1", "val_top1")]
-            known = [score for score in scores if score is not None]
-            self._set(task, epoch=event["epoch"], accuracy=known[0] if known else None)
+            # a search leaves the test set alone
+            self._split = "validation" if event["test_top1"] is None else "test"
+            score = event["val_top1" if event["test_top1"] is None else "test_top1"]
+            self._set(task, epoch=event["epoch"], accuracy=number(score))
             self._keep_pace(task, event.get("step"))
         elif kind == "warning":
             self._say(task, f"warning: {event['text']}")
@@ -103,7 +105,8 @@ class RunsDisplay:
     def _ending(self, task: Task, event: dict[str, Any]) -> str:
         if event["state"] == "diverged":
             return f"diverged: {event['reason']}"
-        return f"done, test accuracy {fixed(self._runs[task.folder].accuracy, 2)} %"
+        how = f"paused after epoch {event['epochs']}" if event["state"] == "paused" else "done"
+        return f"{how}, {self._split} accuracy {fixed(self._runs[task.folder].accuracy, 2)} %"
 
     def _say(self, task: Task, text: str) -> None:
         done = sum(run.state in ENDED for run in self._runs.values())
