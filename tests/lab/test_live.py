@@ -145,3 +145,13 @@ def test_runs_of_several_networks_are_told_apart() -> None:
     assert time_left(runs) == pytest.approx(100 + 200 + 2), "each at the pace of its network"
     assert summary(runs) == "4 runs: 1 done, 1 running, 2 queued; about 5 min left"
     assert time_left(runs[2:]) is None, "nothing is known of the pace"
+
+
+def test_a_search_shows_validation_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tasks(1)
+    display = RunsDisplay(runs, Console(file=io.StringIO(), force_terminal=False))
+    scores = {"test_top1": None, "val_top1": 55.5}
+    display.listen(runs[0], {"event": "epoch", "epoch": 1, **scores})
+    display.listen(runs[0], {"event": "end", "state": "paused", "epochs": 1, "reason": None})
+    told = capsys.readouterr().err
+    assert told == "[0/2] sgd seed 0: paused after epoch 1, validation accuracy 55.50 %\n"

@@ -38,8 +38,8 @@ class RunsDisplay:
         self._clock = clock
         self._runs = {task.folder: _queued(task) for task in tasks}
         self._paces: dict[Path, _Pace] = {}
-        self._began = self._drawn = self._summed = clock()
         self._split = "test"  # which accuracies these are
+        self._began = self._drawn = self._summed = clock()
         self._live = (
             Live(self._table(), console=self._console, auto_refresh=False, transient=True)
             if self._console.is_terminal
@@ -69,8 +69,9 @@ class RunsDisplay:
         elif kind == "step":
             self._keep_pace(task, event["step"])
         elif kind == "epoch":
-            self._split = "validation" if event.get("test_top1") is None else "test"
-            score = event.get("val_top1" if self._split == "validation" else "test_top1")
+            # a search leaves the test set alone
+            self._split = "validation" if event["test_top1"] is None else "test"
+            score = event["val_top1" if event["test_top1"] is None else "test_top1"]
             self._set(task, epoch=event["epoch"], accuracy=number(score))
             self._keep_pace(task, event.get("step"))
         elif kind == "warning":

@@ -23,7 +23,7 @@ import lpsgd
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import LAST_EVENTS, ExecutorChoice, Listener
 from lpsgd.lab.orders import carry_out_order, error_event, make_order
-from lpsgd.lab.runs import ALIVE_SECONDS, is_held, mark_alive, marked_by, unmark_alive
+from lpsgd.lab.runs import ALIVE_SECONDS, is_held, mark_alive, marked_by, unmark_alive, writing
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
@@ -78,7 +78,8 @@ class _Plan:
         self.waiting: dict[Any, int] = {}
         for number, (task, (cpus, gpus)) in enumerate(zip(tasks, needs, strict=True)):
             folder = task.folder.absolute()
-            folder.parent.mkdir(parents=True, exist_ok=True)  # a node without it shares no storage
+            with writing(folder.parent):  # a node that does not see it shares no storage
+                folder.parent.mkdir(parents=True, exist_ok=True)
             order = make_order(replace(task, folder=folder), options)
             order |= {"version": lpsgd.__version__, "working_folder": str(Path.cwd())}
             ref = train.options(num_cpus=cpus, num_gpus=gpus).remote(order, number, self.mailbox)
