@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lpsgd.lab import cli
 from lpsgd.lab.errors import UserError
@@ -151,6 +152,38 @@ def test_a_process_that_dies_takes_only_its_own_run(
     assert "kill_parent seed 1: the process that trained it was killed by SIGKILL" in errors
     for seed in (0, 1):
         assert read(tmp_path / f"out/runs/sgd/seed-{seed}", "result.json")["state"] == "complete"
+
+
+class KillOnce(torch.optim.SGD):
+    """SGD that kills its process after some steps, unless the file $KILL_ONCE is there."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.05, momentum=0.9)
+        self.steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        mark = Path(os.environ["KILL_ONCE"])
+        if self.steps == 20 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(closure)
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILL_ONCE", str(tmp_path / "killed"))
+    options = ["--seeds", "1", "--jobs", "1", "--save-seconds", "0"]
+    assert compare(tmp_path / "killed once", f"{__name__}:KillOnce", *options) == 0
+    told = capsys.readouterr().err
+    assert told.count("was killed by SIGKILL") == 1
+    assert "it goes on from its last checkpoint" in told
+    assert compare(tmp_path / "undisturbed", f"{__name__}:KillOnce", *options) == 0
+    assert "SIGKILL" not in capsys.readouterr().err
+    place = "runs/KillOnce/seed-0"
+    assert_same_run(tmp_path / "killed once" / place, tmp_path / "undisturbed" / place)
 
 
 @pytest.mark.slow

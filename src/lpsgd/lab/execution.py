@@ -19,6 +19,8 @@ Listener = Callable[["Task", dict[str, Any]], None]
 
 LAST_EVENTS = ("end", "interrupted", "error")
 EXECUTORS = ("local", "ray")
+RETRIES = 2
+"""How often a run whose process was lost is tried again, from its last checkpoint."""
 
 
 class Executor(Protocol):

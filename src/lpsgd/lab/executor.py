@@ -1,7 +1,8 @@
 """Carry out runs in processes of this machine, several at once.
 
 A run is the same whichever process trains it and however many run beside it, because device,
-threads and seeds are part of its recipe. A process that dies takes only its own run with it.
+threads and seeds are part of its recipe. A process that dies takes only its own run with it, which
+is tried again from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from lpsgd.lab.execution import LAST_EVENTS, Listener
+from lpsgd.lab.execution import LAST_EVENTS, RETRIES, Listener
 from lpsgd.lab.orders import error_event, make_order
 from lpsgd.lab.plan import Task
 
@@ -77,15 +78,25 @@ class LocalExecutor:
                     task = waiting.get_nowait()
                 except queue.Empty:
                     break
-                if worker is None or not worker.alive():
-                    worker = _Worker(stop)
-                events.put((task, {"event": "begin"}))
-                for event in worker.train(task, self.options):
-                    events.put((task, event))
+                for left in reversed(range(1 + RETRIES)):
+                    if worker is None or not worker.alive():
+                        if worker is not None:
+                            worker.close()
+                        worker = _Worker(stop)
+                    events.put((task, {"event": "begin"}))
+                    for event in worker.train(task, self.options):
+                        lost = event.get("lost", False) and left > 0 and not stop.is_set()
+                        events.put((task, _retrying(event) if lost else event))
+                    if not lost:
+                        break
         finally:
             if worker is not None:
                 worker.close()
             events.put(None)
+
+
+def _retrying(event: dict[str, Any]) -> dict[str, Any]:
+    return {"event": "warning", "text": f"{event['text']}; it goes on from its last checkpoint"}
 
 
 class _Worker:
@@ -154,4 +165,5 @@ class _Worker:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        return error_event(": ".join([f"the process that trained it {how}", *last]))
+        event = error_event(": ".join([f"the process that trained it {how}", *last]))
+        return {**event, "lost": True}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import lpsgd
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.execution import LAST_EVENTS, ExecutorChoice, Listener
+from lpsgd.lab.execution import LAST_EVENTS, RETRIES, ExecutorChoice, Listener
 from lpsgd.lab.orders import carry_out_order, error_event, make_order
 from lpsgd.lab.runs import ALIVE_SECONDS, is_held, mark_alive, marked_by, unmark_alive, writing
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
     from lpsgd.lab.training import RunOptions
 
-RETRIES = 3
-"""How often Ray starts a run again whose worker or node was lost."""
 _POST_SECONDS = 1.0
 _FREE_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
