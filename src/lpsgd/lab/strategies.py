@@ -61,9 +61,14 @@ def averaging(network: Any, *, wanted: bool) -> AbstractContextManager[object]:
     """A context for forward and backward in which gradients are averaged, or kept for the next."""
     if isinstance(network, DistributedDataParallel) and not wanted:
         return network.no_sync()
-    if hasattr(network, "set_requires_gradient_sync"):
+    if hasattr(network, "set_requires_gradient_sync"):  # FSDP2, whose import takes long
         network.set_requires_gradient_sync(wanted)
     return nullcontext()
+
+
+def let_go(model: Any) -> None:
+    """Free what FSDP2 keeps whole after a forward pass for a backward pass that does not come."""
+    model.reshard()
 
 
 def whole(tensor: Any) -> Tensor:

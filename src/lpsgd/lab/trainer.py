@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.swa_utils import AveragedModel
-from torch.optim.swa_utils import get_ema_multi_avg_fn as average
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lpsgd.geometry import gradient_density
 from lpsgd.lab import strategies
@@ -30,6 +29,7 @@ from lpsgd.lab.precision import autocast, make_scaler
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.strategies import cut_like, share_batch_norms, whole
 from lpsgd.peers import registry
+from lpsgd.sharded import local_part
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
@@ -103,7 +103,7 @@ class Trainer:
         self.ema = (
             AveragedModel(
                 self.model,
-                multi_avg_fn=average(recipe.ema),  # type: ignore[no-untyped-call]
+                multi_avg_fn=_average(recipe.ema),
                 use_buffers=True,
             )
             if recipe.ema
@@ -285,7 +285,11 @@ class Trainer:
 
         ``batches`` are the rows here; the scores are those of all processes together.
         """
-        return evaluate(self.ema or self.model, batches, self.autocast, between, self.world.sum)
+        model: nn.Module = self.model if self.ema is None else self.ema.module
+        scores = evaluate(model, batches, self.autocast, between, self.world.sum)
+        if self.cut:
+            strategies.let_go(model)
+        return scores
 
     # ------------------------------------------------------------------ state
 
@@ -402,6 +406,17 @@ class Trainer:
         if self.recipe.decay == "matrices":
             spare_vectors(optimizer)
         return optimizer
+
+
+def _average(decay: float) -> Callable[..., None]:
+    """Torch's exponential average; of parameters that are cut, each process moves its part."""
+    move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def average(averages: list[Tensor], current: list[Tensor], count: Tensor) -> None:
+        move([local_part(t) for t in averages], [local_part(t) for t in current], count)
+
+    return average
 
 
 def _load_model(model: nn.Module, state: dict[str, Any]) -> None:
