@@ -7,10 +7,14 @@ Process 0 alone writes the run's folder and speaks to the user.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -24,6 +28,8 @@ from lpsgd.lab.errors import LabError, ToldElsewhere, UserError
 T = TypeVar("T")
 
 STRATEGIES = ("ddp", "fsdp2")
+
+_PATIENCE = 600.0  # seconds in which all machines must have started their processes
 
 _MEMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -127,10 +133,9 @@ def joined() -> Iterator[World]:
         yield ALONE
         return
     store, rank, size = next(iter(rendezvous("env://")))
+    store = _fresh_part(store, rank, size)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(
-        backend, store=PrefixStore("meetings", store), rank=rank, world_size=size
-    )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield World(rank, size, int(os.environ["LOCAL_RANK"]), together=True)
     except Exception as error:
@@ -145,6 +150,36 @@ def joined() -> Iterator[World]:
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _fresh_part(store: Any, rank: int, size: int) -> PrefixStore:
+    """A part of torchrun's store that no earlier life of these processes has written to.
+
+    torchrun keeps its store when it restarts processes, and what the dead wrote there would be
+    taken for the addresses of the living. So each process shows a new token; the first invites
+    those whose tokens it sees, until all have found their own token in an invitation.
+    """
+    token = uuid.uuid4().hex
+    store.set(f"present/{rank}", token)
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if rank == 0:
+            tokens = [store.get(f"present/{other}").decode() for other in range(size)]
+            store.set("invitation", ",".join(tokens))
+        else:
+            tokens = store.get("invitation").decode().split(",")
+            if tokens[rank : rank + 1] != [token]:
+                time.sleep(0.02)
+                continue
+        name = hashlib.sha256(",".join(tokens).encode()).hexdigest()
+        store.set(f"{name}/accepted/{rank}", "")
+        awaited = [f"{name}/accepted/{other}" for other in range(size)]
+        try:
+            store.wait(awaited, timedelta(seconds=0.5))
+        except dist.DistError:
+            continue  # one of them is of an earlier life
+        return PrefixStore(name, store)
+    raise LabError(f"not all {size} processes of this run met within {_PATIENCE} seconds")
 
 
 def _first_to_tell(store: Any) -> bool:
