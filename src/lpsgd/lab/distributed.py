@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -168,18 +167,13 @@ def _fresh_part(store: Any, rank: int, size: int) -> PrefixStore:
             store.set("invitation", ",".join(tokens))
         else:
             tokens = store.get("invitation").decode().split(",")
-            if tokens[rank : rank + 1] != [token]:
-                time.sleep(0.02)
-                continue
-        name = hashlib.sha256(",".join(tokens).encode()).hexdigest()
-        store.set(f"{name}/accepted/{rank}", "")
-        awaited = [f"{name}/accepted/{other}" for other in range(size)]
-        try:
-            store.wait(awaited, timedelta(seconds=0.5))
-        except dist.DistError:
-            continue  # one of them is of an earlier life
-        return PrefixStore(name, store)
-    raise LabError(f"not all {size} processes of this run met within {_PATIENCE} seconds")
+        if tokens[rank : rank + 1] == [token]:
+            name = hashlib.sha256(",".join(tokens).encode()).hexdigest()
+            store.set(f"{name}/accepted/{rank}", "")
+            if store.check([f"{name}/accepted/{other}" for other in range(size)]):
+                return PrefixStore(name, store)
+        time.sleep(0.02)  # some of them are of an earlier life
+    raise LabError(f"not all {size} processes of this run met within {_PATIENCE:.0f} seconds")
 
 
 def _first_to_tell(store: Any) -> bool:
