@@ -15,10 +15,11 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.trainer import Trainer
 from lpsgd.lab.training import Interrupted, RunOptions, train
+from lpsgd.peers import registry
 from tests.processes import in_processes
 
 from .running import CPU, StopAfter, load, metrics, read, small_recipe
-from .spread import RECIPES, here, in_double, run
+from .spread import RECIPES, SMALL, TWO_CLASSES, here, in_double, run
 
 QUICK = ("lpsgdm dual", "loop rms", "everything")
 STOPPED = "everything"
@@ -56,7 +57,15 @@ def continue_each(folder: Path) -> None:
 def scenario(folder: Path, names: list[str]) -> dict[str, Any]:
     """All that two processes do for the tests below."""
     stop_each(folder / "stopped")
-    return train_each(folder / "runs", names)
+    return {**train_each(folder / "runs", names), "refused": refused(folder / "refused")}
+
+
+def refused(folder: Path) -> str:
+    """What is said of an optimizer that multiplies parameters with matrices of its own."""
+    recipe = small_recipe("pytorch_optimizer:Shampoo", batch_size=36)
+    with pytest.raises(UserError) as error:
+        run(recipe, folder, "fsdp2")
+    return str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +139,26 @@ def test_all_recipes_equal_one_process(tmp_path: Path, alone: Any, size: int) ->
     for strategy in STRATEGIES:
         for name in names:
             assert_equal_runs(tmp_path / strategy / name, alone(name))
+
+
+def train_registered(folder: Path, names: list[str]) -> None:
+    """Train with every registered optimizer, the parameters cut."""
+    for name in names:
+        run(small_recipe(name, **SMALL, **TWO_CLASSES, epochs=1), folder / name, "fsdp2")
+
+
+@pytest.mark.slow
+def test_every_registered_optimizer_steps_cut_parameters(tmp_path: Path) -> None:
+    names = [name for name in registry.names() if not registry.get(name).create_graph]
+    in_processes(2, train_registered, tmp_path / "cut", names)
+    for name in names:
+        with in_double():
+            train(small_recipe(name, **SMALL, **TWO_CLASSES, epochs=1), tmp_path / name)
+        one, other = (
+            load_weights(folder / name)["trainer"] for folder in (tmp_path / "cut", tmp_path)
+        )
+        for key, value in one["model"].items():
+            torch.testing.assert_close(value, other["model"][key], rtol=1e-7, atol=1e-7, msg=name)
 
 
 # ---------------------------------------------------------------------- one process writes
@@ -282,6 +311,12 @@ def test_what_several_processes_cannot_do(
     recipe: Recipe = small_recipe("torch.optim:SGD:lr=0.1", **changes)
     with pytest.raises(UserError, match=message):
         Trainer(recipe, load(recipe), CPU, World(0, 2, together=True), strategy)
+
+
+def test_optimizers_that_cannot_step_cut_parameters(two: Any) -> None:
+    for found in two[1]:
+        assert "pytorch_optimizer:Shampoo cannot step parameters that are cut" in found["refused"]
+        assert "--strategy ddp" in found["refused"]
 
 
 @pytest.mark.parametrize(

@@ -224,12 +224,25 @@ class Trainer:
         def closure() -> Tensor:
             return self._backward(inputs, targets)[0]
 
-        with self._watch:
+        with self._watch, self._explained():
             if self.recipe.closure:
                 self.optimizer.step(closure)  # type: ignore[arg-type]
             else:
                 self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what is wrong with an optimizer that does something no cut parameter can do."""
+        try:
+            yield
+        except (RuntimeError, NotImplementedError) as error:
+            if not self.cut or "dtensor" not in str(error).lower():
+                raise
+            raise UserError(
+                f"{self.recipe.optimizer} cannot step parameters that are cut over processes; use "
+                f"--strategy ddp, which copies them ({str(error).splitlines()[0]})"
+            ) from error
 
     def _add(
         self, loss: Tensor, nll: Tensor, correct: Tensor, norm: Tensor, images: int, examples: int
