@@ -156,13 +156,7 @@ class FileLoader(Loader):
         self._device = torch.device(request.device)
 
     def _draw(
-        self,
-        batches: Sequence[Tensor],
-        epoch: int,
-        start: int,
-        *,
-        augment: bool,
-        rows: Rows | None,
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         loader = DataLoader(
             _Crops(self._files, self._crop, self.seed, epoch if augment else None),

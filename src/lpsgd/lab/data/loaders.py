@@ -109,13 +109,7 @@ class Loader(ABC):
 
     @abstractmethod
     def _draw(
-        self,
-        batches: Sequence[Tensor],
-        epoch: int,
-        start: int,
-        *,
-        augment: bool,
-        rows: Rows | None,
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         """Make the batches of these indices; the first has the number ``start`` in its epoch."""
 
@@ -167,13 +161,7 @@ class ImageLoader(Loader):
         self._flip = flip
 
     def _draw(
-        self,
-        batches: Sequence[Tensor],
-        epoch: int,
-        start: int,
-        *,
-        augment: bool,
-        rows: Rows | None,
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         crop = ShiftAndFlip(self._images)
         for number, index in enumerate(batches, start):

@@ -87,13 +87,7 @@ class TextLoader(Loader):
         self._context = context
 
     def _draw(
-        self,
-        batches: Sequence[Tensor],
-        epoch: int,
-        start: int,
-        *,
-        augment: bool,
-        rows: Rows | None,
+        self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
         offset = derive(self.seed, "offset", epoch) % self._context if augment else 0
         reach = torch.arange(self._context + 1)
