@@ -299,10 +299,11 @@ class Trainer:
         ``batches`` are the rows here; the scores are those of all processes together.
         """
         model: nn.Module = self.model if self.ema is None else self.ema.module
-        scores = evaluate(model, batches, self.autocast, between, self.world.sum)
-        if self.cut:
-            strategies.let_go(model)
-        return scores
+        try:
+            return evaluate(model, batches, self.autocast, between, self.world.sum)
+        finally:
+            if self.cut:
+                strategies.let_go(model)
 
     # ------------------------------------------------------------------ state
 
