@@ -164,7 +164,7 @@ class KillOnce(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         self.steps += 1
         mark = Path(os.environ["KILL_ONCE"])
-        if self.steps == 20 and not mark.exists():
+        if self.steps == 4 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(closure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from lpsgd.lab.runs import mark_alive, unmark_alive
 from lpsgd.lab.training import Interrupted, train
 
 from .running import StopAfter, assert_same_run, read, small_recipe
-from .test_compare import compare, kill_parent, wait_until, workers_in
+from .test_compare import SMALL, compare, kill_parent, wait_until, workers_in
 from .test_status import held
 
 ray = pytest.importorskip("ray", reason="needs pip install 'lpsgd[ray]'")
@@ -196,6 +197,21 @@ def test_started_here_and_finished_on_a_cluster(cluster: Any, tmp_path: Path) ->
             assert_same_run(tmp_path / "local" / run, mixed / run)
             assert read(tmp_path / "local" / run, "config.json") == read(mixed / run, "config.json")
     assert not [*mixed.rglob(".alive"), *mixed.rglob("error.json")]
+
+
+@pytest.mark.slow
+def test_a_sweep_finds_the_same_on_a_cluster(
+    cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text("[sgd]\nlr = [0.01, 0.1]\n[lpsgdm]\nlr = [0.001, 0.01]\n")
+    found = []
+    for name, options in (("local", ["--jobs", "2"]), ("ray", on(cluster))):
+        command = ["sweep", *SMALL, "--space", str(space), "--pruner", "halving", "--json"]
+        assert cli.main([*command, "--out", str(tmp_path / name), *options]) == 0
+        found.append(json.loads(capsys.readouterr().out.replace(str(tmp_path / name), "here")))
+    assert found[0] == found[1]
+    assert len([*(tmp_path / "ray").rglob("metrics.jsonl")]) == 4
 
 
 @pytest.mark.slow
