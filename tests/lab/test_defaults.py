@@ -44,12 +44,27 @@ def test_the_nearest_searched_setting_is_used(monkeypatch: pytest.MonkeyPatch) -
     assert find("digits", "mlp", "sgd") == {"lr": 1.0}
     assert find("cifar10", "vgg11", "sgd") == {"lr": 3.0}
     assert find("cifar10", "resnet50", "sgd") == {"lr": 3.0}
-    assert find("cifar100", "mlp", "sgd") == {}
+    assert find("cifar100", "mlp", "sgd") == {"lr": 3.0}  # images of the same kind
+    assert find("imagefolder", "resnet50", "sgd") == {}
     assert find("text", "gpt", "sgd") == {}
     assert find("digits", "mlp", "adamw") == {}
     # what the user gives wins over what was searched, and that over the registry
     recipe = resolve({"dataset": "digits", "model": "mlp"}, "sgd:momentum=0.5")
     assert (recipe.settings["lr"], recipe.settings["momentum"]) == (1.0, 0.5)
+
+
+def test_defaults_for_another_length_of_training_are_doubted() -> None:
+    def doubt(optimizer: str, **values: object) -> str | None:
+        return defaults.doubts(
+            [resolve({"dataset": "cifar10", "model": "resnet18", **values}, optimizer)]
+        )
+
+    assert doubt("sgd", epochs=5) is None
+    assert "sgd (searched with 5 epochs)" in str(doubt("sgd", epochs=200))
+    assert doubt("sgd:lr=0.05", epochs=200) is None
+    assert "adamw (never searched here)" in str(doubt("adamw", dataset="imagefolder"))
+    assert doubt("adamw:lr=0.5", dataset="imagefolder") is None
+    assert doubt("torch.optim:SGD", dataset="imagefolder") is None
 
 
 def test_bench_lists_and_runs_the_benchmarks(

@@ -78,6 +78,7 @@ def compare(
 ) -> int:
     """Train with several optimizers and seeds, and test whether the differences are real."""
     from lpsgd.lab.carry_out import carry_out
+    from lpsgd.lab.defaults import doubts
     from lpsgd.lab.plan import plan_comparison, plan_recipes
     from lpsgd.lab.training import RunOptions
     from lpsgd.peers.registry import split_list
@@ -93,6 +94,8 @@ def compare(
                 print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
         names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
         folder, tasks = plan_comparison(values, names, range(seeds), out)
+        if note := doubts(task.recipe for task in tasks):
+            print(f"lpsgd: {note}", file=sys.stderr)
     labels = list(dict.fromkeys(task.label for task in tasks))
     reference = reference or labels[0]
     if reference not in labels:
