@@ -17,6 +17,7 @@ import torch
 from lpsgd.lab import cli
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.plan import labels, plan_comparison
+from lpsgd.lab.runs import open_run
 from lpsgd.lab.training import train
 
 from .running import assert_same_run, read, small_recipe
@@ -135,6 +136,27 @@ def test_wrong_input_for_all_runs_is_said_once(
     assert "--reference lion: not among" in capsys.readouterr().err
 
 
+def test_torchrun_is_for_one_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert compare(tmp_path / "out", "sgd") == 2
+    assert "use it with lpsgd train" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_another_command_trains_is_not_marked_as_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = small_recipe("sgd:lr=0.05")
+    with open_run(tmp_path / "out/runs/sgd/seed-0", recipe) as run:
+        run.begin(recipe, "sgd", {})
+        assert compare(tmp_path / "out", "sgd:lr=0.05", "--seeds", "1") == 1
+    assert "in use by another process" in capsys.readouterr().err
+    assert not [*tmp_path.rglob("error.json")]
+
+
 def kill_parent(model: Any) -> Any:
     """An optimizer that kills the process that makes it."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -155,7 +177,7 @@ def test_a_process_that_dies_takes_only_its_own_run(
 
 
 class KillOnce(torch.optim.SGD):
-    """SGD that kills its process after some steps, unless the file $KILL_ONCE is there."""
+    """SGD that sends itself $KILL_SIGNAL after some steps, unless the file $KILL_ONCE is there."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, lr=0.05, momentum=0.9)
@@ -166,22 +188,31 @@ class KillOnce(torch.optim.SGD):
         mark = Path(os.environ["KILL_ONCE"])
         if self.steps == 4 and not mark.exists():
             mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), int(os.environ["KILL_SIGNAL"]))
         return super().step(closure)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "stopped")],
+)
 def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
+    text: str,
 ) -> None:
+    monkeypatch.setenv("KILL_SIGNAL", str(int(sent)))
     monkeypatch.setenv("KILL_ONCE", str(tmp_path / "killed"))
     options = ["--seeds", "1", "--jobs", "1", "--save-seconds", "0"]
     assert compare(tmp_path / "killed once", f"{__name__}:KillOnce", *options) == 0
     told = capsys.readouterr().err
-    assert told.count("was killed by SIGKILL") == 1
+    assert told.count(text) == 1
     assert "it goes on from its last checkpoint" in told
     assert compare(tmp_path / "undisturbed", f"{__name__}:KillOnce", *options) == 0
-    assert "SIGKILL" not in capsys.readouterr().err
+    assert text not in capsys.readouterr().err
     place = "runs/KillOnce/seed-0"
     assert_same_run(tmp_path / "killed once" / place, tmp_path / "undisturbed" / place)
 

@@ -63,6 +63,17 @@ def test_without_ray(
     assert "pip install 'lpsgd[ray]'" in capsys.readouterr().err
 
 
+def test_a_password_is_kept_from_the_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which shows the command line of every job."""
+    monkeypatch.setattr("sys.argv", ["lpsgd", "--storage", "postgresql://me:secret@host/db"])
+    assert compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
+    told = capsys.readouterr().err
+    assert "keep the password out of it" in told
+    assert "secret" not in told
+
+
 def test_a_node_that_cannot_train_says_why(tmp_path: Path) -> None:
     order = {"version": "0.0.1", "folder": str(tmp_path / "runs/sgd/seed-0")}
     folder = Path(order["folder"])

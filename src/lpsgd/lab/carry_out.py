@@ -9,7 +9,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import ExecutorChoice, make_executor
 from lpsgd.lab.live import RunsDisplay
 from lpsgd.lab.plan import Task
-from lpsgd.lab.runs import read_result, write_error
+from lpsgd.lab.runs import is_held, read_result, write_error
 from lpsgd.lab.training import Interrupted, RunOptions, stop_on_signals
 
 
@@ -29,7 +29,7 @@ def carry_out(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions
                 if event["exit_code"] == UserError.exit_code:
                     wrong_input = True  # the same for every run: do not try them all
                     stop.set()
-                else:
+                elif not is_held(task.folder):  # by another command, whose run it then is
                     write_error(task.folder, event["text"])
 
         for task in tasks:

@@ -79,15 +79,17 @@ class LocalExecutor:
                 except queue.Empty:
                     break
                 for left in reversed(range(1 + RETRIES)):
-                    if worker is None or not worker.alive():
-                        if worker is not None:
-                            worker.close()
-                        worker = _Worker(stop)
+                    worker = worker or _Worker(stop)
                     events.put((task, {"event": "begin"}))
+                    lost = again = False
                     for event in worker.train(task, self.options):
-                        lost = event.get("lost", False) and left > 0 and not stop.is_set()
-                        events.put((task, _retrying(event) if lost else event))
-                    if not lost:
+                        lost = _is_lost(event, stop)
+                        again = lost and left > 0 and not stop.is_set()
+                        events.put((task, _of_lost(event, again) if lost else event))
+                    if lost:
+                        worker.close()
+                        worker = None
+                    if not again:
                         break
         finally:
             if worker is not None:
@@ -95,8 +97,16 @@ class LocalExecutor:
             events.put(None)
 
 
-def _retrying(event: dict[str, Any]) -> dict[str, Any]:
-    return {"event": "warning", "text": f"{event['text']}; it goes on from its last checkpoint"}
+def _is_lost(event: dict[str, Any], stop: threading.Event) -> bool:
+    """Whether the process died, or saved and ended though nobody here asked it to."""
+    return event["event"] == "lost" or (event["event"] == "interrupted" and not stop.is_set())
+
+
+def _of_lost(event: dict[str, Any], again: bool) -> dict[str, Any]:
+    """What is told of a run whose process was lost, and whether it is tried again."""
+    if again:
+        return {"event": "warning", "text": f"{event['text']}; it goes on from its last checkpoint"}
+    return error_event(event["text"])
 
 
 class _Worker:
@@ -161,9 +171,8 @@ class _Worker:
     def _death(self) -> dict[str, Any]:
         code = self._process.wait()
         if code == 0:
-            return {"event": "interrupted", "text": "stopped"}
+            return {"event": "interrupted", "text": "the process that trained it ended"}
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        event = error_event(": ".join([f"the process that trained it {how}", *last]))
-        return {**event, "lost": True}
+        return {"event": "lost", "text": ": ".join([f"the process that trained it {how}", *last])}

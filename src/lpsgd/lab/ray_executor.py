@@ -23,6 +23,7 @@ import lpsgd
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import LAST_EVENTS, RETRIES, ExecutorChoice, Listener
 from lpsgd.lab.orders import carry_out_order, error_event, make_order
+from lpsgd.lab.passwords import hide_passwords
 from lpsgd.lab.runs import ALIVE_SECONDS, is_held, mark_alive, marked_by, unmark_alive, writing
 
 if TYPE_CHECKING:
@@ -266,6 +267,11 @@ def _connect(given: str | None) -> Any:
         return ray
     address = given or os.environ.get("RAY_ADDRESS") or "local"
     _check_address(address)
+    if hide_passwords(sys.argv) != sys.argv:
+        raise UserError(
+            "--executor ray: Ray shows the command line of every job to all users of its cluster; "
+            "keep the password out of it, in the environment ($LPSGD_STORAGE, $PGPASSWORD)"
+        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # nodes import the same packages as this process, the user's own modules among them
     paths = [str(Path(path).absolute()) for path in sys.path]

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -229,7 +230,8 @@ def marked_by(folder: Path) -> str | None:
 
 def is_alive(folder: Path) -> bool:
     """Tell whether a run goes on in ``folder``, here or on a machine that shares it."""
-    return is_held(folder) or marked_by(folder) is not None
+    # a mark of this machine without a lock is that of a process that was killed
+    return is_held(folder) or marked_by(folder) not in (None, socket.gethostname())
 
 
 def config(recipe: Recipe, label: str) -> dict[str, Any]:

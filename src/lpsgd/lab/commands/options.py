@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,11 @@ def with_executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
     own = [p for p in signature.parameters.values() if p.name != "executor"]
 
     def wrapper(*positional: Any, **arguments: Any) -> Any:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "LOCAL_RANK" in os.environ:
+            raise UserError(
+                f"torchrun starts the processes of one run: use it with lpsgd train. lpsgd {command.__name__} "
+                "itself carries out many runs; see --jobs and --executor"
+            )
         given = {option.name: arguments.pop(option.name) for option in _EXECUTOR_OPTIONS}
         choice = ExecutorChoice(given.pop("executor"), **given)
         return command(*positional, executor=choice, **arguments)
