@@ -115,8 +115,8 @@ def with_executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*positional: Any, **arguments: Any) -> Any:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "LOCAL_RANK" in os.environ:
             raise UserError(
-                f"torchrun starts the processes of one run: use it with lpsgd train. lpsgd {command.__name__} "
-                "itself carries out many runs; see --jobs and --executor"
+                "torchrun starts the processes of one run: use it with lpsgd train. "
+                f"lpsgd {command.__name__} carries out many runs itself; see --jobs and --executor"
             )
         given = {option.name: arguments.pop(option.name) for option in _EXECUTOR_OPTIONS}
         choice = ExecutorChoice(given.pop("executor"), **given)
