@@ -66,7 +66,7 @@ def test_docstrings_become_markdown() -> None:
     spec.loader.exec_module(rst)
     text = "See :class:`~lpsgd.CosineP`, :math:`a\n  b`.\n\n.. math::\n    x &= 1\n\n>>> f()\n1\n"
     assert rst.to_markdown(text) == (
-        "See `CosineP`, \\(a b\\).\n\n\n\\[\n\\begin{aligned}\nx &= 1\n\\end{aligned}\n\\]\n\n"
+        "See `CosineP`, \\(a b\\).\n\n\n\\[\n\\begin{align*}\nx &= 1\n\\end{align*}\n\\]\n\n"
         "```pycon\n>>> f()\n1\n```\n"
     )
 
