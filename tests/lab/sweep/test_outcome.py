@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lpsgd.lab.paper.document import Picture
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import read_recipe_file
 from lpsgd.lab.sweep.figures import all_figures
@@ -158,6 +159,35 @@ def test_a_figure_for_each_question_and_none_for_what_was_not_searched(tmp_path:
         ("lpsgdm", 0.1, 56.0),
     ]
     assert len(tables["lr-and-p"]) == 9
-    assert [row[2] for row in tables["best-so-far"]][:3] == [0.0, 53.0, 56.0]
+    assert [row[2] for row in tables["best-so-far"]][:3] == [53.0, 56.0, 59.0]
     only = outcome({"sgd": {"momentum": [0.0, 0.9]}}, [second], tmp_path)
     assert {b.name for b in all_figures(only)} == {"best-so-far"}
+
+
+def test_divergence_alone_is_no_winner(tmp_path: Path) -> None:
+    space = {"sgd": {"lr": [1e20, 1e25]}, "lpsgdm": {"lr": [0.1, 0.01], "p": [3, 4]}}
+    lost = [ended(0, {"lr": 1e20}, None), ended(1, {"lr": 1e25}, None, epochs=2)]
+    won = [ended(0, {"lr": 0.1, "p": 3}, 70.0), ended(1, {"lr": 0.01, "p": 4}, 60.0)]
+    found = outcome(space, [lost, won], tmp_path)
+    assert [winner.label for winner in found.winners] == ["lpsgdm"]
+    assert found.without_winner == ["sgd"]
+    assert found.to_json()["without_winner"] == ["sgd"]
+    assert [path.name for path in write_winners(found, "lpsgd sweep")] == ["lpsgdm.toml"]
+    first = next(b for b in all_figures(found) if isinstance(b, Picture))
+    titles = [axis.get_title("left") for axis in first.figure.axes]
+    assert titles[0] == "sgd: no winner"
+    assert titles[1].startswith("lpsgdm: ")
+
+
+@pytest.mark.parametrize("weak", [50.0, 4.0])
+def test_the_weaker_winner_is_seen(tmp_path: Path, weak: float) -> None:
+    space = {"sgd": {"lr": [0.1, 0.01]}, "adamw": {"lr": [0.1, 0.01]}}
+    trials = [
+        [ended(0, {"lr": 0.1}, best), ended(1, {"lr": 0.01}, best - 3)] for best in (76.7, weak)
+    ]
+    found = outcome(space, trials, tmp_path)
+    pictures = [b for b in all_figures(found) if isinstance(b, Picture)]
+    assert [p.name for p in pictures] == ["accuracy-over-lr", "best-so-far"]
+    for axis in (axis for picture in pictures for axis in picture.figure.axes):
+        low, high = axis.get_ylim()
+        assert low <= weak < 76.7 <= high

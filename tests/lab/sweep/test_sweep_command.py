@@ -268,6 +268,27 @@ def test_a_run_without_a_score_is_an_error_and_not_a_loop(
     assert "sgd trial 0: no score after epoch 9" in capsys.readouterr().err
 
 
+def test_no_winner_is_an_error_after_the_page_is_written(
+    tmp_path: Path, fake_trials: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text("[sgd]\nlr = [1e20, 1e25]\n[lpsgdm]\nlr = [0.1, 0.01]\np = [3, 4]\n")
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    assert sweep(str(space), both) == 1
+    shown = capsys.readouterr()
+    assert "no winner for sgd: every trial diverged" in shown.err
+    printed = " ".join(shown.out.split())
+    assert "none of its 2 trials was trained to the end without diverging (2 diverged" in printed
+    assert "lpsgd compare --recipes" in printed
+    assert [path.name for path in (both / "winners").iterdir()] == ["lpsgdm.toml"]
+    assert "sgd: no winner" in (both / "index.html").read_text()
+    assert sweep(str(space), alone, "--optimizers", "sgd", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["winners"], found["without_winner"]) == ([], ["sgd"])
+    assert (alone / "index.html").is_file()
+    assert not (alone / "winners").exists()
+
+
 # ---------------------------------------------------------------------- real training
 
 TINY = ["--epochs", "3", "--width", "8", "--train-size", "128", "--test-size", "64"]

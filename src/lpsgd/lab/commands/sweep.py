@@ -19,7 +19,7 @@ from lpsgd.lab.commands.options import (
     with_executor_options,
     with_recipe_options,
 )
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.passwords import command_line
 
@@ -198,6 +198,12 @@ def _carry_out(
         print(json.dumps(outcome.to_json(), indent=2))
     else:
         _show(outcome, page)
+    if outcome.without_winner:
+        names = ", ".join(outcome.without_winner)
+        raise LabError(
+            f"no winner for {names}: every trial diverged or was pruned; search lower learning "
+            f"rates. What was tried is in {page}"
+        )
     return 0
 
 
@@ -208,7 +214,8 @@ def _show(outcome: Outcome, page: Path) -> None:
 
     render_table(outcome, Console(highlight=False))
     print(f"\nThe page with the figures: {page}")
-    print(f"Compare the winners on the test set, with fresh seeds:\n  {_next(outcome)}")
+    if outcome.winners:
+        print(f"Compare the winners on the test set, with fresh seeds:\n  {_next(outcome)}")
 
 
 def _next(outcome: Outcome) -> str:

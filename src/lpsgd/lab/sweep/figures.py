@@ -29,6 +29,7 @@ from lpsgd.lab.sweep.outcome import GOOD, Outcome, TrialResult, Winner, best_by_
 from lpsgd.lab.sweep.space import Competitor
 
 _SHOWN = 25.0  # percentage points below the best that the axes reach
+_BELOW_WINNERS = 5.0  # and below the worst winner, whose own rates are to be seen
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _ACCURACY = "validation accuracy [%]"
 _MOST_CELLS = 12  # on a side of a heat map; with more values, points are drawn instead
@@ -36,21 +37,23 @@ _MOST_CELLS = 12  # on a side of a heat map; with more values, points are drawn 
 
 def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
     """A panel for each competitor: every trial, the best at each lr, the good region."""
-    searched = [w for w in outcome.winners if "lr" in w.trial.settings]
+    searched = [c.label for c in outcome.sweep.competitors if "lr" in c.searched]
     if not searched:
         return []
+    winners = {winner.label: winner for winner in outcome.winners}
     with _panels(len(searched), sharex=True, sharey=True) as (figure, axes):
-        bottom = _bottom(outcome.trials)
-        for axis, winner in zip(axes, searched, strict=True):
-            _draw_lr(axis, outcome.of(winner.label), winner, bottom)
+        bottom = _bottom(outcome.trials, outcome.winners)
+        for axis, label in zip(axes, searched, strict=True):
+            axis.set_title(f"{label}: no winner")
+            _draw_lr(axis, outcome.of(label), winners.get(label), bottom)
         for axis in axes:
             axis.set_xscale("log")
-            axis.set_ylim(bottom, _top(outcome.trials))
+            axis.set_ylim(bottom, _top(outcome.trials, bottom))
             axis.set_xlabel("learning rate")
             axis.tick_params(labelbottom=True)
         axes[0].set_ylabel(_ACCURACY)
-        _legend_of_states(figure, outcome)
-    rows = [(w.label, lr, top1) for w in searched for lr, top1 in best_by_lr(outcome.of(w.label))]
+        _legend_of_states(figure, outcome, bottom)
+    rows = [(label, lr, top1) for label in searched for lr, top1 in best_by_lr(outcome.of(label))]
     caption = (
         "Validation accuracy over the learning rate. Line: the best over the other settings. "
         f"Shaded: the learning rates that lose at most {GOOD:g} point against the best, "
@@ -62,7 +65,9 @@ def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
     ]
 
 
-def _draw_lr(axis: Axes, trials: Sequence[TrialResult], winner: Winner, bottom: float) -> None:
+def _draw_lr(
+    axis: Axes, trials: Sequence[TrialResult], winner: Winner | None, bottom: float
+) -> None:
     envelope = best_by_lr(trials)
     axis.plot([lr for lr, _ in envelope], [top1 for _, top1 in envelope], color=BLUE, zorder=2)
     for state, look in _LOOKS.items():
@@ -71,6 +76,8 @@ def _draw_lr(axis: Axes, trials: Sequence[TrialResult], winner: Winner, bottom: 
     below = [t.settings["lr"] for t in trials if t.top1 < bottom]
     if below:  # an empty line that is not clipped would spoil the layout
         axis.plot(below, [bottom] * len(below), clip_on=False, zorder=4, **_BELOW)
+    if winner is None:
+        return
     region = winner.region
     title = winner.label
     if region is not None:
@@ -89,13 +96,13 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def _legend_of_states(figure: Figure, outcome: Outcome) -> None:
+def _legend_of_states(figure: Figure, outcome: Outcome, bottom: float) -> None:
     from matplotlib.lines import Line2D
 
     present = {trial.state for trial in outcome.trials}
     names = {"complete": "trial", "pruned": "pruned (its last score)", "diverged": "diverged"}
     handles = [Line2D([], [], label=names[s], **look) for s, look in _LOOKS.items() if s in present]
-    if any(trial.top1 < _bottom(outcome.trials) for trial in outcome.trials):
+    if any(trial.top1 < bottom for trial in outcome.trials):
         handles.append(Line2D([], [], label="below the axis", **_BELOW))
     handles.append(Line2D([], [], ls="", marker="*", color=INK, markersize=9, label="chosen"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
@@ -206,7 +213,7 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
     with canvas(TEXT * 0.7, 2.8) as figure:
         axis = figure.add_subplot()
         for place, competitor in enumerate(outcome.sweep.competitors):
-            line = _running_best(outcome.of(competitor.label), outcome.sweep.how.epochs)
+            line = _running_best(outcome.of(competitor.label))
             rows += [(competitor.label, count, best) for count, best in line]
             axis.step(
                 [count for count, _ in line],
@@ -219,7 +226,8 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
                 markersize=3.5,
                 markevery=max(1, len(line) // 8),
             )
-        axis.set_ylim(max(axis.get_ylim()[0], _bottom(outcome.trials)), None)
+        bottom = _bottom(outcome.trials, outcome.winners)
+        axis.set_ylim(max(axis.get_ylim()[0], bottom), None)
         axis.set_xlabel("trials")
         axis.set_ylabel("best validation accuracy so far [%]")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -231,27 +239,28 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
     ]
 
 
-def _running_best(trials: Sequence[TrialResult], epochs: int) -> list[tuple[int, float]]:
+def _running_best(trials: Sequence[TrialResult]) -> list[tuple[int, float]]:
     """(number of trials, best accuracy), from the first trial that was trained to the end on."""
     line: list[tuple[int, float]] = []
     best = -math.inf
     for count, trial in enumerate(trials, start=1):
-        if trial.epochs == epochs:
+        if trial.state == "complete":
             best = max(best, trial.top1)
         if best > -math.inf:
             line.append((count, best))
     return line
 
 
-def _bottom(trials: Sequence[TrialResult]) -> float:
-    """Where axes begin: at the worst trial, but not far below the best."""
+def _bottom(trials: Sequence[TrialResult], winners: Sequence[Winner] = ()) -> float:
+    """Where axes begin: at the worst trial, but not far below the best, nor above a winner."""
     scores = [trial.top1 for trial in trials]
-    return max(min(scores) - 1, max(scores) - _SHOWN, 0.0)
+    far = min([max(scores) - _SHOWN, *(winner.trial.top1 - _BELOW_WINNERS for winner in winners)])
+    return max(min(scores) - 1, far, 0.0)
 
 
-def _top(trials: Sequence[TrialResult]) -> float:
+def _top(trials: Sequence[TrialResult], bottom: float) -> float:
     best = max(trial.top1 for trial in trials)
-    return best + 0.06 * (best - _bottom(trials) + 1)
+    return best + 0.06 * (best - bottom + 1)
 
 
 class _panels:

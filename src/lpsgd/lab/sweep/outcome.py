@@ -79,7 +79,13 @@ class Outcome:
 
     sweep: Sweep
     trials: tuple[TrialResult, ...]
-    winners: tuple[Winner, ...]
+    winners: tuple[Winner, ...]  # of the competitors that have one
+
+    @property
+    def without_winner(self) -> list[str]:
+        """The competitors of which no trial was trained to the end without diverging."""
+        won = {winner.label for winner in self.winners}
+        return [c.label for c in self.sweep.competitors if c.label not in won]
 
     def of(self, label: str) -> list[TrialResult]:
         """The trials of one competitor, in their order."""
@@ -105,6 +111,7 @@ class Outcome:
                 "folder": str(self.sweep.folder),
                 "metric": f"val_{self.sweep.how.metric}",
                 "winners": winners,
+                "without_winner": self.without_winner,
                 "trials": [asdict(trial) for trial in self.trials],
             }
         )
@@ -118,11 +125,11 @@ def conclude(sweep: Sweep, ended: Mapping[str, Sequence[Ended]]) -> Outcome:
         for competitor in sweep.competitors
         for end in ended[competitor.label]
     )
-    winners = [
+    found = [
         _winner(sweep, c, [t for t in trials if t.label == c.label], ended[c.label])
         for c in sweep.competitors
     ]
-    return Outcome(sweep, trials, tuple(winners))
+    return Outcome(sweep, trials, tuple(winner for winner in found if winner is not None))
 
 
 def _trial(competitor: Competitor, end: Ended) -> TrialResult:
@@ -143,16 +150,21 @@ def _trial(competitor: Competitor, end: Ended) -> TrialResult:
 
 def _winner(
     sweep: Sweep, competitor: Competitor, trials: Sequence[TrialResult], ended: Sequence[Ended]
-) -> Winner:
-    """The best complete trial; of equal ones that with the lower NLL, then the earlier one."""
+) -> Winner | None:
+    """The best complete trial; of equal ones that with the lower NLL, then the earlier one.
+
+    None if no trial is complete: a divergence is not a result to choose.
+    """
     sign = -1 if sweep.how.direction == "maximize" else 1
 
     def rank(place: int) -> tuple[float, float, int]:
         nll = trials[place].nll
         return sign * trials[place].value, math.inf if nll is None else nll, place
 
-    best = min((k for k, end in enumerate(ended) if end.state == "complete"), key=rank)
     states = [trial.state for trial in trials]
+    best = min((k for k, state in enumerate(states) if state == "complete"), key=rank, default=None)
+    if best is None:
+        return None
     return Winner(
         label=competitor.label,
         optimizer=competitor.optimizer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from lpsgd.lab.files import write_json
@@ -41,6 +42,7 @@ def make_document(outcome: Outcome, command: str) -> Document:
     """What was searched, what was found, and the figures."""
     document = Document(_NAME, "Winners and sensitivity")
     document.add(text(*_facts(outcome, command)), _winners(outcome))
+    document.add(*(text(no_winner_text(outcome, label)) for label in outcome.without_winner))
     warnings = [edge_text(winner) for winner in outcome.winners if winner.edge]
     if warnings:
         document.add(text(*warnings, "A wider range may hold something better."))
@@ -63,6 +65,16 @@ def _facts(outcome: Outcome, command: str) -> list[str]:
         "validation accuracy, in decades, interpolated in the logarithm of the rate.",
         f"Command: `{command}`",
     ]
+
+
+def no_winner_text(outcome: Outcome, label: str) -> str:
+    """Why nothing was chosen for a competitor."""
+    trials = outcome.of(label)
+    counts = Counter(trial.state for trial in trials)
+    return (
+        f"{label}: no winner, because none of its {len(trials)} trials was trained to the end "
+        f"without diverging ({counts['diverged']} diverged, {counts['pruned']} pruned)."
+    )
 
 
 def edge_text(winner: Winner) -> str:

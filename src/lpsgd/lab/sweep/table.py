@@ -7,7 +7,7 @@ from rich.table import Table
 
 from lpsgd.lab.numbers import MISSING, fixed
 from lpsgd.lab.sweep.outcome import GOOD, Outcome
-from lpsgd.lab.sweep.report import edge_text, settings_text
+from lpsgd.lab.sweep.report import edge_text, no_winner_text, settings_text
 
 
 def render_table(outcome: Outcome, console: Console) -> None:
@@ -42,6 +42,8 @@ def render_table(outcome: Outcome, console: Console) -> None:
         style="dim",
         markup=False,
     )
+    for label in outcome.without_winner:
+        console.print(no_winner_text(outcome, label), style="red", markup=False)
     for winner in outcome.winners:
         if winner.edge:
             console.print(f"{edge_text(winner)} Widen the range.", style="yellow", markup=False)
