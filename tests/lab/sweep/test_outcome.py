@@ -13,7 +13,7 @@ from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import read_recipe_file
 from lpsgd.lab.sweep.figures import all_figures
 from lpsgd.lab.sweep.importance import importances
-from lpsgd.lab.sweep.outcome import Outcome, best_by_lr, conclude, good_region
+from lpsgd.lab.sweep.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
 from lpsgd.lab.sweep.search import Ended, Score, Search
 from lpsgd.lab.sweep.space import parse_space
 from lpsgd.lab.sweep.winners import write_winners
@@ -72,7 +72,8 @@ def test_the_best_over_other_settings_counts(tmp_path: Path) -> None:
         ended(3, {"lr": 0.01, "momentum": 0.0}, None),
     ]
     found = outcome({"sgd": {"lr": [0.1, 0.01], "momentum": [0.0, 0.9]}}, [trials], tmp_path)
-    assert best_by_lr(found.trials) == [(0.01, 60.0), (0.1, 80.0)]
+    assert best_by_lr(found.trials)[1] == (0.1, 80.0)
+    assert math.isnan(best_by_lr(found.trials)[0][1])  # pruned and diverged
     (winner,) = found.winners
     assert winner.trial.number == 1
     assert (winner.complete, winner.pruned, winner.diverged, winner.epochs) == (2, 1, 1, 20)
@@ -191,3 +192,47 @@ def test_the_weaker_winner_is_seen(tmp_path: Path, weak: float) -> None:
     for axis in (axis for picture in pictures for axis in picture.figure.axes):
         low, high = axis.get_ylim()
         assert low <= weak < 76.7 <= high
+
+
+def test_pruned_trials_neither_narrow_nor_widen_the_good_region(tmp_path: Path) -> None:
+    """Complete: 90 at 0.01 and 89.5 at 0.1. The score of 30 at 0.1 is that of an early epoch of
+    another setting; the 89.9 at 1 too, so that nothing is known beyond 0.1; 0.001 diverges."""
+    tried = [(0.01, 0.0, 90.0, 6), (0.1, 0.0, 89.5, 6), (0.1, 0.9, 30.0, 2), (1.0, 0.0, 89.9, 2)]
+    tried += [(0.001, 0.0, None, 2)]
+    trials = [
+        ended(k, {"lr": lr, "momentum": m}, top1, epochs=epochs)
+        for k, (lr, m, top1, epochs) in enumerate(tried)
+    ]
+    space = {"sgd": {"lr": [0.001, 0.01, 0.1, 1.0], "momentum": [0.0, 0.9]}}
+    found = outcome(space, [trials], tmp_path)
+    region = found.winners[0].region
+    assert region is not None
+    assert region.high == 0.1
+    assert math.isclose(math.log10(region.low), -2 - 1 / 90)
+    assert region.shown == f"at least {1 + 1 / 90:.2f}"
+    assert "lower bound" in pruned_text(found)
+    picture, table = all_figures(found)[:2]
+    assert "lower bound" in picture.caption
+    assert [row[1] for row in table.rows] == [0.001, 0.01, 0.1]  # type: ignore[union-attr]
+    alone = outcome(space, [[trials[0], trials[3]]], tmp_path)
+    assert alone.winners[0].region is None
+    whole = outcome(space, [trials[:2]], tmp_path)
+    assert pruned_text(whole) == ""
+
+
+def test_the_legend_fits_and_ticks_are_short(tmp_path: Path) -> None:
+    space = {label: {"lr": [0.1, 0.01], "p": [9.91615554166, 3]} for label in ("lpsgd", "lpsgdm")}
+    scores = [(0.1, 3, 80.0, 6), (0.01, 3, 60.0, 2), (0.1, 9.91615554166, None, 6)]
+    scores += [(0.01, 9.91615554166, 5.0, 6)]
+    trials = [ended(k, {"lr": a, "p": b}, c, epochs=d) for k, (a, b, c, d) in enumerate(scores)]
+    found = outcome(space, [trials, trials], tmp_path)
+    pictures = {b.name: b for b in all_figures(found) if isinstance(b, Picture)}
+    for figure in (p.figure for p in pictures.values()):
+        figure.draw_without_rendering()
+        for legend in figure.legends:
+            box = legend.get_window_extent()
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    (legend,) = pictures["accuracy-over-lr"].figure.legends
+    assert len(legend.get_texts()) == 5
+    ticks = pictures["lr-and-p"].figure.axes[0].get_yticklabels()
+    assert [tick.get_text() for tick in ticks] == ["3", "9.92"]

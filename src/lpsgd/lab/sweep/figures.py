@@ -22,16 +22,16 @@ from lpsgd.lab.figures import (
     VERMILION,
     canvas,
 )
-from lpsgd.lab.numbers import plain
 from lpsgd.lab.paper.document import Picture, Table
 from lpsgd.lab.sweep.importance import importances
-from lpsgd.lab.sweep.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr
+from lpsgd.lab.sweep.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
 from lpsgd.lab.sweep.space import Competitor
 
 _SHOWN = 25.0  # percentage points below the best that the axes reach
 _BELOW_WINNERS = 5.0  # and below the worst winner, whose own rates are to be seen
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _ACCURACY = "validation accuracy [%]"
+_LEGEND_ENTRY = 1.45  # inches that the longest entry of a legend takes
 _MOST_CELLS = 12  # on a side of a heat map; with more values, points are drawn instead
 
 
@@ -53,11 +53,16 @@ def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
             axis.tick_params(labelbottom=True)
         axes[0].set_ylabel(_ACCURACY)
         _legend_of_states(figure, outcome, bottom)
-    rows = [(label, lr, top1) for label in searched for lr, top1 in best_by_lr(outcome.of(label))]
+    rows = [
+        (label, lr, top1)
+        for label in searched
+        for lr, top1 in best_by_lr(outcome.of(label))
+        if not math.isnan(top1)
+    ]
     caption = (
         "Validation accuracy over the learning rate. Line: the best over the other settings. "
         f"Shaded: the learning rates that lose at most {GOOD:g} point against the best, "
-        "with their width in decades."
+        f"with their width in decades.{pruned_text(outcome)}"
     )
     return [
         Picture("accuracy-over-lr", caption, figure),
@@ -105,7 +110,8 @@ def _legend_of_states(figure: Figure, outcome: Outcome, bottom: float) -> None:
     if any(trial.top1 < bottom for trial in outcome.trials):
         handles.append(Line2D([], [], label="below the axis", **_BELOW))
     handles.append(Line2D([], [], ls="", marker="*", color=INK, markersize=9, label="chosen"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    columns = min(len(handles), max(1, int(figure.get_figwidth() / _LEGEND_ENTRY)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
 def heat_maps(outcome: Outcome) -> list[Picture | Table]:
@@ -125,7 +131,8 @@ def heat_maps(outcome: Outcome) -> list[Picture | Table]:
     ]
     caption = (
         "Validation accuracy over the learning rate and p_max: the best over the other settings. "
-        "Empty: not tried. Many different values are drawn as points where they lie."
+        "Empty: not tried. Many different values are drawn as points where they lie. Pruned trials "
+        "count with their last score."
     )
     return [
         Picture("lr-and-p", caption, figure),
@@ -161,7 +168,7 @@ def _draw_heat(figure: Figure, axis: Axes, trials: Sequence[TrialResult]) -> Non
         table = [[cells.get((lr, p), math.nan) for lr in rates] for p in exponents]
         drawn = axis.imshow(table, origin="lower", aspect="auto", vmin=low, vmax=high)
         axis.set_xticks(range(len(rates)), [f"{lr:.3g}" for lr in rates], rotation=45, ha="right")
-        axis.set_yticks(range(len(exponents)), [plain(p) for p in exponents])
+        axis.set_yticks(range(len(exponents)), [f"{p:.3g}" for p in exponents])
         _write_cells(axis, table, low, high)
     axis.set_xlabel("learning rate")
     axis.set_ylabel(r"$p_\mathrm{max}$")

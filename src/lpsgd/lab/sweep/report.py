@@ -10,7 +10,7 @@ from lpsgd.lab.numbers import plain
 from lpsgd.lab.paper.document import Attachment, Document, Table, text, write
 from lpsgd.lab.paper.gather import write_page
 from lpsgd.lab.sweep.figures import all_figures, searched_names
-from lpsgd.lab.sweep.outcome import GOOD, Outcome, Winner
+from lpsgd.lab.sweep.outcome import GOOD, Outcome, Winner, pruned_text
 
 _NAME = "report"
 _PRUNERS = {
@@ -62,7 +62,8 @@ def _facts(outcome: Outcome, command: str) -> list[str]:
         f"Chosen by the **validation {score}** after {how.epochs} epochs, on {recipe.val_size} "
         f"examples held out of the training set. The test set was not looked at.",
         f"Good region: the learning rates around the best that lose at most {GOOD:g} point of "
-        "validation accuracy, in decades, interpolated in the logarithm of the rate.",
+        "validation accuracy, in decades, interpolated in the logarithm of the rate."
+        f"{pruned_text(outcome)}",
         f"Command: `{command}`",
     ]
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lpsgd.lab.numbers import MISSING, fixed
-from lpsgd.lab.sweep.outcome import GOOD, Outcome
+from lpsgd.lab.sweep.outcome import GOOD, Outcome, pruned_text
 from lpsgd.lab.sweep.report import edge_text, no_winner_text, settings_text
 
 
@@ -38,7 +38,8 @@ def render_table(outcome: Outcome, console: Console) -> None:
     console.print(
         f"\nChosen by validation {'accuracy' if how.metric == 'top1' else 'NLL'} on "
         f"{recipe.val_size} examples held out of the training set; the test set was not looked at. "
-        f"Good lr: width of the region that loses at most {GOOD:g} point.",
+        f"Good lr: width of the region that loses at most {GOOD:g} point."
+        f"{pruned_text(outcome)}",
         style="dim",
         markup=False,
     )
