@@ -35,7 +35,7 @@ EXAMPLE = """
     lpsgd sweep --space paper --trials 12 --model mlp --epochs 10 --out runs/search
     lpsgd compare --recipes runs/search/winners --seeds 5
 
-The same command goes on after a stop; beside others on one `--storage` it shares their work.
+The same command goes on after a stop. Processes that are given one `--storage` share the trials.
 """
 
 
@@ -81,8 +81,9 @@ def sweep(
         typer.Option(
             envvar="LPSGD_STORAGE",
             show_default=False,
-            help="sqlite:///FILE or postgresql://USER@HOST/DATABASE, shared by many machines. "
-            "[default: a file in the folder]",
+            help="To share the trials: sqlite:///FILE among processes of one machine, "
+            "postgresql://USER@HOST/DATABASE among many. [default: a file in the folder, not "
+            "shared]",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's folder.")] = None,

@@ -109,7 +109,8 @@ def _legend_of_states(figure: Figure, outcome: Outcome, bottom: float) -> None:
     handles = [Line2D([], [], label=names[s], **look) for s, look in _LOOKS.items() if s in present]
     if any(trial.top1 < bottom for trial in outcome.trials):
         handles.append(Line2D([], [], label="below the axis", **_BELOW))
-    handles.append(Line2D([], [], ls="", marker="*", color=INK, markersize=9, label="chosen"))
+    if outcome.winners:
+        handles.append(Line2D([], [], ls="", marker="*", color=INK, markersize=9, label="chosen"))
     columns = min(len(handles), max(1, int(figure.get_figwidth() / _LEGEND_ENTRY)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
@@ -217,6 +218,8 @@ def importance_of_settings(outcome: Outcome) -> list[Picture | Table]:
 def best_so_far(outcome: Outcome) -> list[Picture | Table]:
     """The best validation accuracy after each trial, one line for each competitor."""
     rows: list[tuple[str, int, float]] = []
+    if not outcome.winners:
+        return []
     with canvas(TEXT * 0.7, 2.8) as figure:
         axis = figure.add_subplot()
         for place, competitor in enumerate(outcome.sweep.competitors):
