@@ -136,12 +136,11 @@ def conclude(sweep: Sweep, ended: Mapping[str, Sequence[Ended]]) -> Outcome:
 
 def _trial(competitor: Competitor, end: Ended) -> TrialResult:
     chosen = competitor.settings(end.params)
-    diverged = end.score.nll is None
     return TrialResult(
         competitor.label,
         end.number,
         {name: chosen[name] for name in competitor.searched},
-        "diverged" if diverged else end.state,
+        end.outcome,
         end.epochs,
         end.score.value,
         end.score.top1 or 0.0,
