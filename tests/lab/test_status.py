@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from lpsgd.lab import cli
 from lpsgd.lab.commands.compare import _write_plan
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.plan import Task, plan_comparison, write_plan
+from lpsgd.lab.progress import RunProgress, time_left
 from lpsgd.lab.runs import is_held, mark_alive, open_run, write_error
-from lpsgd.lab.status import read_status
+from lpsgd.lab.status import Status, read_status
 from lpsgd.lab.training import Interrupted, train
 
 from .running import StopAfter, small_recipe
@@ -151,9 +153,33 @@ def test_a_plan_names_runs_elsewhere(folder: Path) -> None:
     assert states(folder / "table1") == {"SGD 0": "complete", "SGD 1": "queued"}
 
 
-def test_a_sweep_pauses_its_trials(folder: Path) -> None:
-    (folder / "runs/adamw/sweep.json").write_text('{"command": "lpsgd sweep"}')
-    assert states(folder / "runs/adamw") == {"adamw 0": "paused"}
+def test_a_run_rests_if_it_came_as_far_as_was_asked(folder: Path) -> None:
+    """As the trials of a sweep do; this one has been trained for one epoch of two."""
+    where = folder / "runs/adamw/seed-0"
+    task = Task("adamw", small_recipe("adamw", epochs=2), where)
+    for notes, state in [
+        ({}, "interrupted"),
+        ({"until_epoch": 2}, "interrupted"),
+        ({"until_epoch": 1}, "paused"),
+        ({"until_epoch": 1, "state": "pruned"}, "pruned"),
+    ]:
+        write_plan(folder / "sweep", [task], {where: notes})
+        assert states(folder / "sweep") == {"adamw 0": state}
+        with held(where):
+            assert states(folder / "sweep") == {"adamw 0": "running"}
+
+
+def test_a_sweep_that_has_just_begun(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"command": "lpsgd sweep"}')
+    assert read_status(tmp_path) == Status([], ["lpsgd sweep"])
+
+
+def test_time_left_is_that_of_the_epochs_asked_for() -> None:
+    running = RunProgress("sgd", 0, "mlp", 9, "a", "running", seconds_left=10.0)
+    running = replace(running, seconds_per_epoch=10.0)
+    queued = RunProgress("sgd", 1, "mlp", 9, "b", until_epoch=3)
+    assert time_left([running, queued]) == 10 + 3 * 10
+    assert time_left([running, replace(queued, until_epoch=None)]) == 10 + 9 * 10
 
 
 def test_a_file_that_cannot_be_read_is_one_failed_run(folder: Path) -> None:

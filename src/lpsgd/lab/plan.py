@@ -170,8 +170,14 @@ def _plan(
     return folder, tasks
 
 
-def write_plan(folder: Path, tasks: Sequence[Task]) -> None:
-    """Write plan.json: which runs there will be, so that `lpsgd status` knows the queued ones."""
+def write_plan(
+    folder: Path, tasks: Sequence[Task], notes: Mapping[Path, Mapping[str, Any]] | None = None
+) -> None:
+    """Write plan.json: which runs there will be, so that `lpsgd status` knows the queued ones.
+
+    ``notes`` of a run, by its folder: ``until_epoch`` if it is to be trained that far for now, and
+    ``state`` if whoever planned it knows that nothing more will be asked of it.
+    """
     runs = [
         {
             "label": task.label,
@@ -179,6 +185,7 @@ def write_plan(folder: Path, tasks: Sequence[Task]) -> None:
             "network": f"{task.recipe.model} / {task.recipe.dataset}",
             "epochs": task.recipe.epochs,
             "folder": Path(os.path.relpath(task.folder, folder)).as_posix(),
+            **(notes or {}).get(task.folder, {}),
         }
         for task in tasks
     ]

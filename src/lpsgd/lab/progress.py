@@ -13,10 +13,10 @@ from rich.table import Table
 from lpsgd.lab.numbers import duration, fixed
 from lpsgd.lab.strict import encode
 
-ENDED = ("complete", "diverged", "failed")
+ENDED = ("complete", "pruned", "diverged", "failed")
 _TO_COME = ("running", "interrupted", "queued")
 _WORDS = {"complete": "done"}
-_ORDER = ("complete", "diverged", "failed", "running", "paused", "interrupted", "queued")
+_ORDER = ("complete", "pruned", "diverged", "failed", "running", "paused", "interrupted", "queued")
 _COLOURS = {"running": "cyan", "complete": "green", "diverged": "yellow", "failed": "red"}
 _MENTIONED = 3  # runs of a group that are named in its row
 
@@ -24,7 +24,7 @@ _MENTIONED = 3  # runs of a group that are named in its row
 @dataclass(frozen=True)
 class RunProgress:
     """Where one run is. ``state`` is queued, running, interrupted, paused (by a
-    search, until it is worth going on), complete, diverged or failed."""
+    search, until it is worth going on), complete, pruned, diverged or failed."""
 
     label: str
     seed: int
@@ -38,6 +38,14 @@ class RunProgress:
     seconds_per_epoch: float | None = None
     seconds_left: float | None = None
     reason: str | None = None
+    until_epoch: int | None = None
+    """How far it is to be trained for now, if that is not to the end."""
+
+    @property
+    def epochs_left(self) -> int | None:
+        """Epochs that are to be trained, as far as is known now."""
+        last = self.epochs if self.until_epoch is None else self.until_epoch
+        return None if last is None else max(0, last - self.epoch)
 
 
 def time_left(runs: Sequence[RunProgress]) -> float | None:
@@ -55,7 +63,7 @@ def _left(run: RunProgress, runs: Sequence[RunProgress]) -> float | None:
     if run.seconds_left is not None:
         return run.seconds_left
     pace = run.seconds_per_epoch or _pace_of_others(run, runs)
-    return None if pace is None or run.epochs is None else pace * (run.epochs - run.epoch)
+    return None if pace is None or run.epochs_left is None else pace * run.epochs_left
 
 
 def _pace_of_others(run: RunProgress, runs: Sequence[RunProgress]) -> float | None:
@@ -120,7 +128,7 @@ def _fill_by_label(shown: Table, runs: Sequence[RunProgress], *, networks: bool)
 
 
 def _now(runs: Sequence[RunProgress]) -> str:
-    noted = [run for run in runs if run.state not in ("queued", "complete")]
+    noted = [run for run in runs if run.state not in ("queued", "complete", "pruned")]
     noted.sort(key=lambda run: run.state != "running")  # those first
     texts = [_short(run) for run in noted[:_MENTIONED]]
     more = len(noted) - len(texts)

@@ -35,36 +35,32 @@ def read_status(root: Path) -> Status:
     if not root.is_dir():
         raise UserError(f"{str(root)!r} is not a folder; expected a folder that holds runs")
     planned: dict[Path, RunProgress] = {}
-    found: dict[Path, bool] = {}
+    found: list[Path] = []
     commands: list[str] = []
-    for folder, files, in_sweep in _walk(root):
+    for folder, files in _walk(root):
         if "config.json" in files and _is_run(folder):
-            found[folder] = in_sweep
+            found.append(folder)
         for name in _PLANS:
-            if name in files:
+            # a sweep's plan follows as soon as it knows its first trials
+            if name in files and not (name == "sweep.json" and "plan.json" in files):
                 plan = read_json(folder / name)
                 planned |= {_plain(folder / run.folder): run for run in _runs_of(name, plan)}
                 commands.append(str(plan.get("command") or ""))
-    if not planned and not found:
+    if not planned and not found and not commands:
         raise UserError(
             f"no run in {str(root)!r}: expected a folder that `lpsgd train`, `compare`, `sweep` "
             "or `reproduce` wrote"
         )
     places = list(dict.fromkeys([*planned, *found]))
-    runs = [
-        _progress(place, planned.get(place), paused=found.get(place, False)) for place in places
-    ]
+    runs = [_progress(place, planned.get(place)) for place in places]
     return Status(runs, [command for command in dict.fromkeys(commands) if command])
 
 
-def _walk(root: Path) -> Iterator[tuple[Path, list[str], bool]]:
-    """Every folder with its files and whether a sweep has it; nothing inside a run."""
-    sweeps: list[str] = []
+def _walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder with its files; nothing inside a run."""
     for name, folders, files in os.walk(root):
         folders.sort()
-        if "sweep.json" in files:
-            sweeps.append(os.path.join(name, ""))  # noqa: PTH118  a prefix of what lies in it
-        yield Path(name), files, any(name.startswith(sweep) for sweep in sweeps)
+        yield Path(name), files
         if "config.json" in files and _is_run(Path(name)):
             folders.clear()
 
@@ -91,12 +87,18 @@ def _runs_of(name: str, plan: Mapping[str, Any]) -> Iterator[RunProgress]:
     elif name == "plan.json":
         for run in plan.get("runs", ()):
             yield RunProgress(
-                run["label"], run["seed"], run["network"], run["epochs"], run["folder"]
+                run["label"],
+                run["seed"],
+                run["network"],
+                run["epochs"],
+                run["folder"],
+                state=run.get("state", "queued"),
+                until_epoch=run.get("until_epoch"),
             )
 
 
-def _progress(place: Path, planned: RunProgress | None, *, paused: bool) -> RunProgress:
-    """Where the run in ``place`` is; ``paused``: if it rests, it was told to."""
+def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
+    """Where the run in ``place`` is."""
     try:
         run = load_run(place, place)
     except UserError as error:
@@ -112,9 +114,13 @@ def _progress(place: Path, planned: RunProgress | None, *, paused: bool) -> RunP
         return _with_time_left(_at(replace(begun, state="running"), run), place)
     if (reason := read_error(place)) is not None:
         return _at(replace(begun, state="failed", reason=reason), run)
-    if run.config:
-        return _at(replace(begun, state="paused" if paused else "interrupted"), run)
-    return begun
+    if not run.config:
+        return begun
+    at = _at(begun, run)
+    if at.state != "queued":  # the search has done with it
+        return at
+    paused = at.until_epoch is not None and at.epochs_left == 0
+    return replace(at, state="paused" if paused else "interrupted")
 
 
 def _network(run: Run) -> str:
@@ -139,8 +145,8 @@ def _at(begun: RunProgress, run: Run) -> RunProgress:
 
 def _with_time_left(at: RunProgress, place: Path) -> RunProgress:
     """From the last epochs' seconds, less what has gone by of the present epoch."""
-    if at.seconds_per_epoch is None or at.epochs is None:
+    if at.seconds_per_epoch is None or at.epochs_left is None:
         return at
     since = max(0.0, time.time() - (place / "metrics.jsonl").stat().st_mtime)
-    left = at.seconds_per_epoch * (at.epochs - at.epoch) - min(since, at.seconds_per_epoch)
+    left = at.seconds_per_epoch * at.epochs_left - min(since, at.seconds_per_epoch)
     return replace(at, seconds_left=max(0.0, left))

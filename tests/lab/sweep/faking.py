@@ -56,6 +56,9 @@ def _fake(task: Task, options: RunOptions) -> None:
         if _count == int(os.environ.get("FAKE_KILL_AFTER", "0")):
             run.append_metrics(row(task, done + 1))
             os.kill(os.getpid(), signal.SIGKILL)
+        if task.recipe.settings["lr"] > 1e10:
+            run.finish({"state": "diverged", "epochs": 0, "reason": "the loss became inf"})
+            return
         for epoch in range(done + 1, last + 1):
             run.append_metrics(row(task, epoch))
         if last == task.recipe.epochs:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lpsgd.lab.paper.document import Picture
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import read_recipe_file
 from lpsgd.lab.sweep.figures import all_figures
 from lpsgd.lab.sweep.importance import importances
-from lpsgd.lab.sweep.outcome import Outcome, best_by_lr, conclude, good_region
+from lpsgd.lab.sweep.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
 from lpsgd.lab.sweep.search import Ended, Score, Search
 from lpsgd.lab.sweep.space import parse_space
 from lpsgd.lab.sweep.winners import write_winners
@@ -71,7 +72,8 @@ def test_the_best_over_other_settings_counts(tmp_path: Path) -> None:
         ended(3, {"lr": 0.01, "momentum": 0.0}, None),
     ]
     found = outcome({"sgd": {"lr": [0.1, 0.01], "momentum": [0.0, 0.9]}}, [trials], tmp_path)
-    assert best_by_lr(found.trials) == [(0.01, 60.0), (0.1, 80.0)]
+    assert best_by_lr(found.trials)[1] == (0.1, 80.0)
+    assert math.isnan(best_by_lr(found.trials)[0][1])  # pruned and diverged
     (winner,) = found.winners
     assert winner.trial.number == 1
     assert (winner.complete, winner.pruned, winner.diverged, winner.epochs) == (2, 1, 1, 20)
@@ -158,6 +160,79 @@ def test_a_figure_for_each_question_and_none_for_what_was_not_searched(tmp_path:
         ("lpsgdm", 0.1, 56.0),
     ]
     assert len(tables["lr-and-p"]) == 9
-    assert [row[2] for row in tables["best-so-far"]][:3] == [0.0, 53.0, 56.0]
+    assert [row[2] for row in tables["best-so-far"]][:3] == [53.0, 56.0, 59.0]
     only = outcome({"sgd": {"momentum": [0.0, 0.9]}}, [second], tmp_path)
     assert {b.name for b in all_figures(only)} == {"best-so-far"}
+
+
+def test_divergence_alone_is_no_winner(tmp_path: Path) -> None:
+    space = {"sgd": {"lr": [1e20, 1e25]}, "lpsgdm": {"lr": [0.1, 0.01], "p": [3, 4]}}
+    lost = [ended(0, {"lr": 1e20}, None), ended(1, {"lr": 1e25}, None, epochs=2)]
+    won = [ended(0, {"lr": 0.1, "p": 3}, 70.0), ended(1, {"lr": 0.01, "p": 4}, 60.0)]
+    found = outcome(space, [lost, won], tmp_path)
+    assert [winner.label for winner in found.winners] == ["lpsgdm"]
+    assert found.without_winner == ["sgd"]
+    assert found.to_json()["without_winner"] == ["sgd"]
+    assert [path.name for path in write_winners(found, "lpsgd sweep")] == ["lpsgdm.toml"]
+    first = next(b for b in all_figures(found) if isinstance(b, Picture))
+    titles = [axis.get_title("left") for axis in first.figure.axes]
+    assert titles[0] == "sgd: no winner"
+    assert titles[1].startswith("lpsgdm: ")
+
+
+@pytest.mark.parametrize("weak", [50.0, 4.0])
+def test_the_weaker_winner_is_seen(tmp_path: Path, weak: float) -> None:
+    space = {"sgd": {"lr": [0.1, 0.01]}, "adamw": {"lr": [0.1, 0.01]}}
+    trials = [
+        [ended(0, {"lr": 0.1}, best), ended(1, {"lr": 0.01}, best - 3)] for best in (76.7, weak)
+    ]
+    found = outcome(space, trials, tmp_path)
+    pictures = [b for b in all_figures(found) if isinstance(b, Picture)]
+    assert [p.name for p in pictures] == ["accuracy-over-lr", "best-so-far"]
+    for axis in (axis for picture in pictures for axis in picture.figure.axes):
+        low, high = axis.get_ylim()
+        assert low <= weak < 76.7 <= high
+
+
+def test_pruned_trials_neither_narrow_nor_widen_the_good_region(tmp_path: Path) -> None:
+    """Complete: 90 at 0.01 and 89.5 at 0.1. The score of 30 at 0.1 is that of an early epoch of
+    another setting; the 89.9 at 1 too, so that nothing is known beyond 0.1; 0.001 diverges."""
+    tried = [(0.01, 0.0, 90.0, 6), (0.1, 0.0, 89.5, 6), (0.1, 0.9, 30.0, 2), (1.0, 0.0, 89.9, 2)]
+    tried += [(0.001, 0.0, None, 2)]
+    trials = [
+        ended(k, {"lr": lr, "momentum": m}, top1, epochs=epochs)
+        for k, (lr, m, top1, epochs) in enumerate(tried)
+    ]
+    space = {"sgd": {"lr": [0.001, 0.01, 0.1, 1.0], "momentum": [0.0, 0.9]}}
+    found = outcome(space, [trials], tmp_path)
+    region = found.winners[0].region
+    assert region is not None
+    assert region.high == 0.1
+    assert math.isclose(math.log10(region.low), -2 - 1 / 90)
+    assert region.shown == f"at least {1 + 1 / 90:.2f}"
+    assert "lower bound" in pruned_text(found)
+    picture, table = all_figures(found)[:2]
+    assert "lower bound" in picture.caption
+    assert [row[1] for row in table.rows] == [0.001, 0.01, 0.1]  # type: ignore[union-attr]
+    alone = outcome(space, [[trials[0], trials[3]]], tmp_path)
+    assert alone.winners[0].region is None
+    whole = outcome(space, [trials[:2]], tmp_path)
+    assert pruned_text(whole) == ""
+
+
+def test_the_legend_fits_and_ticks_are_short(tmp_path: Path) -> None:
+    space = {label: {"lr": [0.1, 0.01], "p": [9.91615554166, 3]} for label in ("lpsgd", "lpsgdm")}
+    scores = [(0.1, 3, 80.0, 6), (0.01, 3, 60.0, 2), (0.1, 9.91615554166, None, 6)]
+    scores += [(0.01, 9.91615554166, 5.0, 6)]
+    trials = [ended(k, {"lr": a, "p": b}, c, epochs=d) for k, (a, b, c, d) in enumerate(scores)]
+    found = outcome(space, [trials, trials], tmp_path)
+    pictures = {b.name: b for b in all_figures(found) if isinstance(b, Picture)}
+    for figure in (p.figure for p in pictures.values()):
+        figure.draw_without_rendering()
+        for legend in figure.legends:
+            box = legend.get_window_extent()
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    (legend,) = pictures["accuracy-over-lr"].figure.legends
+    assert len(legend.get_texts()) == 5
+    ticks = pictures["lr-and-p"].figure.axes[0].get_yticklabels()
+    assert [tick.get_text() for tick in ticks] == ["3", "9.92"]

@@ -28,7 +28,7 @@ SECRETS = (PASSWORD, "s3cr3t", "w0rd")
 def test_what_is_shown_of_an_address() -> None:
     url = StorageUrl("postgresql://me:a%2Fb@host:5433/db?sslmode=require&password=zzz")
     assert url.shown == "postgresql://me:***@host:5433/db"
-    assert url.shared
+    assert url.server
     assert "zzz" in url.connect_string()
     assert url.connect_string().startswith("postgresql+psycopg://me:zzz@host:5433/db")
     assert url.scrub("for user me: zzz or a%2Fb") == "for user me: *** or ***"
@@ -86,6 +86,28 @@ def assert_no_secret(*texts: str | bytes) -> None:
         data = text.encode() if isinstance(text, str) else text
         for secret in SECRETS:
             assert secret.encode() not in data
+
+
+def test_what_others_may_share_is_claimed_only_when_it_can_be_started(
+    space: str, tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from . import faking
+
+    begun: list[int] = []
+
+    def carry_out(tasks: Any, choice: Any, options: Any) -> list[str]:
+        begun.append(len(tasks))
+        return faking.carry_out(tasks, choice, options)
+
+    monkeypatch.setattr("lpsgd.lab.sweep.work.carry_out", carry_out)
+    common = ["sweep", "--space", space, *SMALL, "--trials", "4", "--jobs", "3", "--out"]
+    assert cli.main([*common, str(tmp_path / "a")]) == 0
+    assert begun == [8], "alone, none waits for another"
+    begun.clear()
+    shared = [*common, str(tmp_path / "b"), "--storage", f"sqlite:///{tmp_path}/shared.db"]
+    assert cli.main(shared) == 0
+    assert begun == [3, 3, 2]
+    assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
 
 
 # ---------------------------------------------------------------------- a real server

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lpsgd.lab import cli
+from lpsgd.lab.status import read_status
 
 from ..running import assert_same_run, small_recipe
 from .faking import studies
@@ -266,6 +268,80 @@ def test_a_run_without_a_score_is_an_error_and_not_a_loop(
     monkeypatch.setattr("lpsgd.lab.sweep.work.carry_out", lambda tasks, choice, options: [])
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "sgd trial 0: no score after epoch 9" in capsys.readouterr().err
+
+
+def test_no_winner_is_an_error_after_the_page_is_written(
+    tmp_path: Path, fake_trials: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text("[sgd]\nlr = [1e20, 1e25]\n[lpsgdm]\nlr = [0.1, 0.01]\np = [3, 4]\n")
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    assert sweep(str(space), both) == 1
+    shown = capsys.readouterr()
+    assert "no winner for sgd: every trial diverged" in shown.err
+    printed = " ".join(shown.out.split())
+    assert "none of its 2 trials was trained to the end without diverging (2 diverged" in printed
+    assert "lpsgd compare --recipes" in printed
+    assert [path.name for path in (both / "winners").iterdir()] == ["lpsgdm.toml"]
+    assert "sgd: no winner" in (both / "index.html").read_text()
+    assert sweep(str(space), alone, "--optimizers", "sgd", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["winners"], found["without_winner"]) == ([], ["sgd"])
+    assert (alone / "index.html").is_file()
+    assert not (alone / "winners").exists()
+
+
+def states(out: Path) -> Counter[str]:
+    return Counter(run.state for run in read_status(out).runs)
+
+
+def test_status_of_a_sweep(
+    space: str, tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of four trials of each optimizer, of which one or two go on at a rung."""
+    from . import faking
+
+    out = tmp_path / "out"
+    seen: list[Counter[str]] = []
+
+    def look(tasks: Any, choice: Any, options: Any) -> list[str]:
+        seen.append(states(out))
+        return faking.carry_out(tasks, choice, options)
+
+    monkeypatch.setattr("lpsgd.lab.sweep.work.carry_out", look)
+    assert sweep(space, out, "--trials", "8", "--pruner", "halving") == 0
+    assert seen[0] == {"queued": 8}, "all of the first round, before anything began"
+    assert seen[1]["paused"] == 6
+    assert seen[1]["interrupted"] == 2, "those that are about to go on"
+    second = next(found for found in seen if found["queued"] and found["pruned"])
+    assert second == {"queued": 8, "complete": 2, "pruned": 6}
+    found = Counter(trial["state"] for trial in outcome(out)["trials"])
+    assert states(out) == found
+    assert set(found) == {"complete", "pruned"}
+
+
+def test_status_of_trials_that_another_process_trained(
+    space: str, tmp_path: Path, fake: Path
+) -> None:
+    storage = ["--storage", f"sqlite:///{tmp_path}/shared.db", "--trials", "4"]
+    for name in ("a", "b"):
+        assert sweep(space, tmp_path / name, *storage) == 0
+    assert not (tmp_path / "b/trials").exists()
+    assert states(tmp_path / "a") == states(tmp_path / "b") == {"complete": 8}
+
+
+def test_status_of_a_killed_sweep(
+    space: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    options = ["sweep", "--space", space, *SMALL, "--trials", "2", "--out", str(out)]
+    done = run_faking(options, tmp_path / "log", FAKE_KILL_AFTER="2")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert states(out) == {"complete": 1, "interrupted": 1, "queued": 2}
+    assert cli.main(["status", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing is running there now. To go on:" in shown
+    assert shown.count(f"--out {out}") == 1
 
 
 # ---------------------------------------------------------------------- real training

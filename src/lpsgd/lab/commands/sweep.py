@@ -19,7 +19,7 @@ from lpsgd.lab.commands.options import (
     with_executor_options,
     with_recipe_options,
 )
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.passwords import command_line
 
@@ -35,7 +35,7 @@ EXAMPLE = """
     lpsgd sweep --space paper --trials 12 --model mlp --epochs 10 --out runs/search
     lpsgd compare --recipes runs/search/winners --seeds 5
 
-The same command goes on after a stop; beside others on one `--storage` it shares their work.
+The same command goes on after a stop. Processes that are given one `--storage` share the trials.
 """
 
 
@@ -81,8 +81,9 @@ def sweep(
         typer.Option(
             envvar="LPSGD_STORAGE",
             show_default=False,
-            help="sqlite:///FILE or postgresql://USER@HOST/DATABASE, shared by many machines. "
-            "[default: a file in the folder]",
+            help="To share the trials: sqlite:///FILE among processes of one machine, "
+            "postgresql://USER@HOST/DATABASE among many. [default: a file in the folder, not "
+            "shared]",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's folder.")] = None,
@@ -198,6 +199,12 @@ def _carry_out(
         print(json.dumps(outcome.to_json(), indent=2))
     else:
         _show(outcome, page)
+    if outcome.without_winner:
+        names = ", ".join(outcome.without_winner)
+        raise LabError(
+            f"no winner for {names}: every trial diverged or was pruned; search lower learning "
+            f"rates. What was tried is in {page}"
+        )
     return 0
 
 
@@ -208,7 +215,8 @@ def _show(outcome: Outcome, page: Path) -> None:
 
     render_table(outcome, Console(highlight=False))
     print(f"\nThe page with the figures: {page}")
-    print(f"Compare the winners on the test set, with fresh seeds:\n  {_next(outcome)}")
+    if outcome.winners:
+        print(f"Compare the winners on the test set, with fresh seeds:\n  {_next(outcome)}")
 
 
 def _next(outcome: Outcome) -> str:

@@ -22,39 +22,47 @@ from lpsgd.lab.figures import (
     VERMILION,
     canvas,
 )
-from lpsgd.lab.numbers import plain
 from lpsgd.lab.paper.document import Picture, Table
 from lpsgd.lab.sweep.importance import importances
-from lpsgd.lab.sweep.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr
+from lpsgd.lab.sweep.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
 from lpsgd.lab.sweep.space import Competitor
 
 _SHOWN = 25.0  # percentage points below the best that the axes reach
+_BELOW_WINNERS = 5.0  # and below the worst winner, whose own rates are to be seen
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _ACCURACY = "validation accuracy [%]"
+_LEGEND_ENTRY = 1.45  # inches that the longest entry of a legend takes
 _MOST_CELLS = 12  # on a side of a heat map; with more values, points are drawn instead
 
 
 def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
     """A panel for each competitor: every trial, the best at each lr, the good region."""
-    searched = [w for w in outcome.winners if "lr" in w.trial.settings]
+    searched = [c.label for c in outcome.sweep.competitors if "lr" in c.searched]
     if not searched:
         return []
+    winners = {winner.label: winner for winner in outcome.winners}
     with _panels(len(searched), sharex=True, sharey=True) as (figure, axes):
-        bottom = _bottom(outcome.trials)
-        for axis, winner in zip(axes, searched, strict=True):
-            _draw_lr(axis, outcome.of(winner.label), winner, bottom)
+        bottom = _bottom(outcome.trials, outcome.winners)
+        for axis, label in zip(axes, searched, strict=True):
+            axis.set_title(f"{label}: no winner")
+            _draw_lr(axis, outcome.of(label), winners.get(label), bottom)
         for axis in axes:
             axis.set_xscale("log")
-            axis.set_ylim(bottom, _top(outcome.trials))
+            axis.set_ylim(bottom, _top(outcome.trials, bottom))
             axis.set_xlabel("learning rate")
             axis.tick_params(labelbottom=True)
         axes[0].set_ylabel(_ACCURACY)
-        _legend_of_states(figure, outcome)
-    rows = [(w.label, lr, top1) for w in searched for lr, top1 in best_by_lr(outcome.of(w.label))]
+        _legend_of_states(figure, outcome, bottom)
+    rows = [
+        (label, lr, top1)
+        for label in searched
+        for lr, top1 in best_by_lr(outcome.of(label))
+        if not math.isnan(top1)
+    ]
     caption = (
         "Validation accuracy over the learning rate. Line: the best over the other settings. "
         f"Shaded: the learning rates that lose at most {GOOD:g} point against the best, "
-        "with their width in decades."
+        f"with their width in decades.{pruned_text(outcome)}"
     )
     return [
         Picture("accuracy-over-lr", caption, figure),
@@ -62,7 +70,9 @@ def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
     ]
 
 
-def _draw_lr(axis: Axes, trials: Sequence[TrialResult], winner: Winner, bottom: float) -> None:
+def _draw_lr(
+    axis: Axes, trials: Sequence[TrialResult], winner: Winner | None, bottom: float
+) -> None:
     envelope = best_by_lr(trials)
     axis.plot([lr for lr, _ in envelope], [top1 for _, top1 in envelope], color=BLUE, zorder=2)
     for state, look in _LOOKS.items():
@@ -71,6 +81,8 @@ def _draw_lr(axis: Axes, trials: Sequence[TrialResult], winner: Winner, bottom: 
     below = [t.settings["lr"] for t in trials if t.top1 < bottom]
     if below:  # an empty line that is not clipped would spoil the layout
         axis.plot(below, [bottom] * len(below), clip_on=False, zorder=4, **_BELOW)
+    if winner is None:
+        return
     region = winner.region
     title = winner.label
     if region is not None:
@@ -89,16 +101,18 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def _legend_of_states(figure: Figure, outcome: Outcome) -> None:
+def _legend_of_states(figure: Figure, outcome: Outcome, bottom: float) -> None:
     from matplotlib.lines import Line2D
 
     present = {trial.state for trial in outcome.trials}
     names = {"complete": "trial", "pruned": "pruned (its last score)", "diverged": "diverged"}
     handles = [Line2D([], [], label=names[s], **look) for s, look in _LOOKS.items() if s in present]
-    if any(trial.top1 < _bottom(outcome.trials) for trial in outcome.trials):
+    if any(trial.top1 < bottom for trial in outcome.trials):
         handles.append(Line2D([], [], label="below the axis", **_BELOW))
-    handles.append(Line2D([], [], ls="", marker="*", color=INK, markersize=9, label="chosen"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    if outcome.winners:
+        handles.append(Line2D([], [], ls="", marker="*", color=INK, markersize=9, label="chosen"))
+    columns = min(len(handles), max(1, int(figure.get_figwidth() / _LEGEND_ENTRY)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
 def heat_maps(outcome: Outcome) -> list[Picture | Table]:
@@ -118,7 +132,8 @@ def heat_maps(outcome: Outcome) -> list[Picture | Table]:
     ]
     caption = (
         "Validation accuracy over the learning rate and p_max: the best over the other settings. "
-        "Empty: not tried. Many different values are drawn as points where they lie."
+        "Empty: not tried. Many different values are drawn as points where they lie. Pruned trials "
+        "count with their last score."
     )
     return [
         Picture("lr-and-p", caption, figure),
@@ -154,7 +169,7 @@ def _draw_heat(figure: Figure, axis: Axes, trials: Sequence[TrialResult]) -> Non
         table = [[cells.get((lr, p), math.nan) for lr in rates] for p in exponents]
         drawn = axis.imshow(table, origin="lower", aspect="auto", vmin=low, vmax=high)
         axis.set_xticks(range(len(rates)), [f"{lr:.3g}" for lr in rates], rotation=45, ha="right")
-        axis.set_yticks(range(len(exponents)), [plain(p) for p in exponents])
+        axis.set_yticks(range(len(exponents)), [f"{p:.3g}" for p in exponents])
         _write_cells(axis, table, low, high)
     axis.set_xlabel("learning rate")
     axis.set_ylabel(r"$p_\mathrm{max}$")
@@ -203,10 +218,12 @@ def importance_of_settings(outcome: Outcome) -> list[Picture | Table]:
 def best_so_far(outcome: Outcome) -> list[Picture | Table]:
     """The best validation accuracy after each trial, one line for each competitor."""
     rows: list[tuple[str, int, float]] = []
+    if not outcome.winners:
+        return []
     with canvas(TEXT * 0.7, 2.8) as figure:
         axis = figure.add_subplot()
         for place, competitor in enumerate(outcome.sweep.competitors):
-            line = _running_best(outcome.of(competitor.label), outcome.sweep.how.epochs)
+            line = _running_best(outcome.of(competitor.label))
             rows += [(competitor.label, count, best) for count, best in line]
             axis.step(
                 [count for count, _ in line],
@@ -219,7 +236,8 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
                 markersize=3.5,
                 markevery=max(1, len(line) // 8),
             )
-        axis.set_ylim(max(axis.get_ylim()[0], _bottom(outcome.trials)), None)
+        bottom = _bottom(outcome.trials, outcome.winners)
+        axis.set_ylim(max(axis.get_ylim()[0], bottom), None)
         axis.set_xlabel("trials")
         axis.set_ylabel("best validation accuracy so far [%]")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -231,27 +249,28 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
     ]
 
 
-def _running_best(trials: Sequence[TrialResult], epochs: int) -> list[tuple[int, float]]:
+def _running_best(trials: Sequence[TrialResult]) -> list[tuple[int, float]]:
     """(number of trials, best accuracy), from the first trial that was trained to the end on."""
     line: list[tuple[int, float]] = []
     best = -math.inf
     for count, trial in enumerate(trials, start=1):
-        if trial.epochs == epochs:
+        if trial.state == "complete":
             best = max(best, trial.top1)
         if best > -math.inf:
             line.append((count, best))
     return line
 
 
-def _bottom(trials: Sequence[TrialResult]) -> float:
-    """Where axes begin: at the worst trial, but not far below the best."""
+def _bottom(trials: Sequence[TrialResult], winners: Sequence[Winner] = ()) -> float:
+    """Where axes begin: at the worst trial, but not far below the best, nor above a winner."""
     scores = [trial.top1 for trial in trials]
-    return max(min(scores) - 1, max(scores) - _SHOWN, 0.0)
+    far = min([max(scores) - _SHOWN, *(winner.trial.top1 - _BELOW_WINNERS for winner in winners)])
+    return max(min(scores) - 1, far, 0.0)
 
 
-def _top(trials: Sequence[TrialResult]) -> float:
+def _top(trials: Sequence[TrialResult], bottom: float) -> float:
     best = max(trial.top1 for trial in trials)
-    return best + 0.06 * (best - _bottom(trials) + 1)
+    return best + 0.06 * (best - bottom + 1)
 
 
 class _panels:

@@ -56,7 +56,7 @@ class Ledger:
 
     @property
     def shared(self) -> bool:
-        """Whether other machines may be at work on the same trials."""
+        """Whether other processes may be at work on the same trials."""
         return self._url.shared
 
     def enter(self, label: str, requests: Iterable[Request]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from lpsgd.lab.files import write_json
@@ -9,7 +10,7 @@ from lpsgd.lab.numbers import plain
 from lpsgd.lab.paper.document import Attachment, Document, Table, text, write
 from lpsgd.lab.paper.gather import write_page
 from lpsgd.lab.sweep.figures import all_figures, searched_names
-from lpsgd.lab.sweep.outcome import GOOD, Outcome, Winner
+from lpsgd.lab.sweep.outcome import GOOD, Outcome, Winner, pruned_text
 
 _NAME = "report"
 _PRUNERS = {
@@ -41,6 +42,7 @@ def make_document(outcome: Outcome, command: str) -> Document:
     """What was searched, what was found, and the figures."""
     document = Document(_NAME, "Winners and sensitivity")
     document.add(text(*_facts(outcome, command)), _winners(outcome))
+    document.add(*(text(no_winner_text(outcome, label)) for label in outcome.without_winner))
     warnings = [edge_text(winner) for winner in outcome.winners if winner.edge]
     if warnings:
         document.add(text(*warnings, "A wider range may hold something better."))
@@ -60,9 +62,20 @@ def _facts(outcome: Outcome, command: str) -> list[str]:
         f"Chosen by the **validation {score}** after {how.epochs} epochs, on {recipe.val_size} "
         f"examples held out of the training set. The test set was not looked at.",
         f"Good region: the learning rates around the best that lose at most {GOOD:g} point of "
-        "validation accuracy, in decades, interpolated in the logarithm of the rate.",
+        "validation accuracy, in decades, interpolated in the logarithm of the rate."
+        f"{pruned_text(outcome)}",
         f"Command: `{command}`",
     ]
+
+
+def no_winner_text(outcome: Outcome, label: str) -> str:
+    """Why nothing was chosen for a competitor."""
+    trials = outcome.of(label)
+    counts = Counter(trial.state for trial in trials)
+    return (
+        f"{label}: no winner, because none of its {len(trials)} trials was trained to the end "
+        f"without diverging ({counts['diverged']} diverged, {counts['pruned']} pruned)."
+    )
 
 
 def edge_text(winner: Winner) -> str:

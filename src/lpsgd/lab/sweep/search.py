@@ -102,6 +102,11 @@ class Ended:
     epochs: int
     score: Score
 
+    @property
+    def outcome(self) -> Literal["complete", "pruned", "diverged"]:
+        """How it ended, as people see it: to the search a divergence is a score like others."""
+        return "diverged" if self.score.nll is None else self.state
+
 
 Searching: TypeAlias = "Generator[list[Request], list[Score], list[Ended]]"
 

@@ -52,8 +52,9 @@ class StorageUrl:
                 "--storage: write @ as %40, / as %2F and : as %3A within a password, or give it by "
                 "PGPASSWORD or ~/.pgpass"
             )
-        self.shared = kind == "postgres"
-        if self.shared:
+        self.shared = True  # somebody chose it, who may tell other processes of it
+        self.server = kind == "postgres"
+        if self.server:
             url = URL.create(
                 "postgresql+psycopg",
                 url.username,
@@ -69,17 +70,18 @@ class StorageUrl:
 
     @classmethod
     def of_file(cls, path: Path) -> StorageUrl:
-        """An SQLite file, whatever characters its path has."""
+        """The SQLite file of one sweep alone, whatever characters its path has."""
         from sqlalchemy.engine import URL
 
         made = cls("sqlite:///file")
+        made.shared = False
         made._url = URL.create("sqlite", database=str(path))
         return made
 
     @property
     def shown(self) -> str:
         """The address for people: no password, and no options, which might hold another."""
-        plain = self._url.set(query={}, drivername="postgresql" if self.shared else "sqlite")
+        plain = self._url.set(query={}, drivername="postgresql" if self.server else "sqlite")
         return plain.render_as_string(hide_password=True)
 
     @property
@@ -209,7 +211,7 @@ def _short(name: str) -> str:
 
 def open_claims(url: StorageUrl) -> Claims:
     """The locks that go with a storage."""
-    if not url.shared:
+    if not url.server:
         return FileClaims(url.file.with_name(url.file.name + ".locks"))
     try:
         import psycopg  # noqa: F401
@@ -222,7 +224,7 @@ def open_storage(url: StorageUrl) -> RDBStorage:
     """optuna's storage at this address; its tables are made if there are none."""
     from optuna.storages import RDBStorage
 
-    if not url.shared:
+    if not url.server:
         url.file.parent.mkdir(parents=True, exist_ok=True)
         # another process may be writing: wait for it
         return RDBStorage(url.connect_string(), engine_kwargs={"connect_args": {"timeout": 60}})

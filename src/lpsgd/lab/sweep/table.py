@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lpsgd.lab.numbers import MISSING, fixed
-from lpsgd.lab.sweep.outcome import GOOD, Outcome
-from lpsgd.lab.sweep.report import edge_text, settings_text
+from lpsgd.lab.sweep.outcome import GOOD, Outcome, pruned_text
+from lpsgd.lab.sweep.report import edge_text, no_winner_text, settings_text
 
 
 def render_table(outcome: Outcome, console: Console) -> None:
@@ -38,10 +38,13 @@ def render_table(outcome: Outcome, console: Console) -> None:
     console.print(
         f"\nChosen by validation {'accuracy' if how.metric == 'top1' else 'NLL'} on "
         f"{recipe.val_size} examples held out of the training set; the test set was not looked at. "
-        f"Good lr: width of the region that loses at most {GOOD:g} point.",
+        f"Good lr: width of the region that loses at most {GOOD:g} point."
+        f"{pruned_text(outcome)}",
         style="dim",
         markup=False,
     )
+    for label in outcome.without_winner:
+        console.print(no_winner_text(outcome, label), style="red", markup=False)
     for winner in outcome.winners:
         if winner.edge:
             console.print(f"{edge_text(winner)} Widen the range.", style="yellow", markup=False)

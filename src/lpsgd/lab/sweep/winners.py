@@ -14,7 +14,7 @@ _LEFT_OUT = ("settings", "seed", "val_size", "closure", "create_graph")
 
 
 def write_winners(outcome: Outcome, command: str) -> list[Path]:
-    """Write ``winners/LABEL.toml`` for each competitor."""
+    """Write ``winners/LABEL.toml`` for each competitor that has a winner."""
     written = []
     for winner in outcome.winners:
         path = outcome.sweep.folder / "winners" / f"{winner.label}.toml"

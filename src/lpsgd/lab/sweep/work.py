@@ -18,7 +18,7 @@ from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.executor import default_jobs
 from lpsgd.lab.files import write_json
-from lpsgd.lab.plan import Task, resolve
+from lpsgd.lab.plan import Task, resolve, write_plan
 from lpsgd.lab.recipe import to_json
 from lpsgd.lab.records import load_run
 from lpsgd.lab.runs import check_folder, writing
@@ -102,13 +102,21 @@ def _satisfy(
 ) -> dict[str, list[Ended]]:
     """Answer the searches of all competitors, rung by rung, until each has returned."""
 
+    plan = _Plan(sweep)
+
     def begin(competitor: Competitor) -> Any:
-        return search(competitor, sweep.how, lambda e: ledger.close_trials(competitor.label, e))
+        def tell(ended: list[Ended]) -> None:
+            ledger.close_trials(competitor.label, ended)
+            plan.close(competitor.label, ended)
+
+        return search(competitor, sweep.how, tell)
 
     searches = {c.label: begin(c) for c in sweep.competitors}
     wanted: dict[str, list[Request]] = {label: next(s) for label, s in searches.items()}
     ended: dict[str, list[Ended]] = {}
     while wanted:
+        plan.ask(wanted)
+        plan.write()
         scores = _find_out(sweep, ledger, wanted, choice, options)
         for label in list(wanted):
             try:
@@ -116,7 +124,35 @@ def _satisfy(
             except StopIteration as last:
                 ended[label] = last.value
                 del wanted[label]
+    plan.write()
     return {c.label: ended[c.label] for c in sweep.competitors}
+
+
+class _Plan:
+    """The trials known so far, and what is asked of each, for `lpsgd status`."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._competitors = {c.label: c for c in sweep.competitors}
+        self._trials: dict[tuple[str, int], list[Task]] = {}
+        self._notes: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def ask(self, wanted: Mapping[str, Sequence[Request]]) -> None:
+        for label, requests in wanted.items():
+            for request in requests:
+                key = label, request.number
+                if key not in self._trials:
+                    self._trials[key] = self._sweep.tasks(self._competitors[label], request)
+                self._notes[key] = {"until_epoch": request.epoch}
+
+    def close(self, label: str, ended: Iterable[Ended]) -> None:
+        for end in ended:
+            self._notes[label, end.number] = {"until_epoch": end.epochs, "state": end.outcome}
+
+    def write(self) -> None:
+        tasks = [task for trial in self._trials.values() for task in trial]
+        notes = {task.folder: self._notes[key] for key, t in self._trials.items() for task in t}
+        write_plan(self._sweep.folder, tasks, notes)
 
 
 def _find_out(
