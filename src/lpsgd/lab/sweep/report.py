@@ -56,9 +56,10 @@ def make_document(outcome: Outcome, command: str) -> Document:
 def _facts(outcome: Outcome, command: str) -> list[str]:
     how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
     score = "accuracy" if how.metric == "top1" else "NLL"
+    runs = "one run" if how.seeds == 1 else f"{how.seeds} runs"
     return [
         f"**{how.trials} trials for each optimizer**: {_SAMPLERS[how.sampler]}; "
-        f"{_PRUNERS[how.pruner]}; search seed {how.seed}, {how.seeds} run{"s" if how.seeds > 1 else ""} a trial.",
+        f"{_PRUNERS[how.pruner]}; search seed {how.seed}, {runs} a trial.",
         f"Chosen by the **validation {score}** after {how.epochs} epochs, on {recipe.val_size} "
         f"examples held out of the training set. The test set was not looked at.",
         f"Good region: the learning rates around the best that lose at most {GOOD:g} point of "
