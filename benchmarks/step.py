@@ -323,6 +323,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print numbers for a program to read")
     parser.add_argument("--all", action="store_true", help="ResNet-18 only, all of the registry")
     args = parser.parse_args(argv)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, which measures memory, chats
     if fused.unavailable() is not None and not args.all:
         print(f"there is nothing to measure: {fused.unavailable()}", file=sys.stderr)
         return 1
