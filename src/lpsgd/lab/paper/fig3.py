@@ -21,8 +21,9 @@ from lpsgd.lab.figures import (
     label_panels,
 )
 from lpsgd.lab.files import write_text
-from lpsgd.lab.paper import shell, toy
+from lpsgd.lab.paper import toy
 from lpsgd.lab.paper.document import Attachment, Document, Picture, Table, text
+from lpsgd.lab.report.frame import asset, frame
 from lpsgd.lab.report.html import Html, embedded_json
 
 if TYPE_CHECKING:
@@ -171,14 +172,14 @@ def _losses(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) ->
 
 def page() -> str:
     """The interactive page: one file, no network, the same formulas as the optimizers'."""
-    body = Template(shell.asset("fig3.html")).substitute(data=embedded_json(_page_data()))
-    return shell.page(
+    body = Template(asset(__package__, "fig3.html")).substitute(data=embedded_json(_page_data()))
+    return frame(
         "GD, SignGD and LPSGD on two quadratics",
         "The paper's Fig. 3, with the exponent p to play with. Drag the start point, move the "
         "sliders.",
         Html(body),
-        style="fig3.css",
-        script="fig3.js",
+        style=asset(__package__, "fig3.css"),
+        scripts=[asset(__package__, "fig3.js")],
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lpsgd.lab.files import write_text
-from lpsgd.lab.paper import shell
 from lpsgd.lab.paper.document import (
     Attachment,
     Block,
@@ -19,6 +18,7 @@ from lpsgd.lab.paper.document import (
     is_number,
     shown,
 )
+from lpsgd.lab.report.frame import asset, frame
 from lpsgd.lab.report.html import Html, element, join
 
 PAGE = "index.html"
@@ -40,11 +40,11 @@ def write_page(
 ) -> Path:
     """Write ``out``/index.html; ``missing`` names what could not be made, and why."""
     contents = element("nav", _contents(documents, missing), aria_label="Contents")
-    page = shell.page(
+    page = frame(
         title,
         subtitle,
         join(contents, *(_section(document, out) for document in documents)),
-        style="gather.css",
+        style=asset(__package__, "gather.css"),
     )
     path = out / PAGE
     write_text(path, page)

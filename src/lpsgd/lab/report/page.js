@@ -9,23 +9,8 @@
   const across = document.getElementById("across");
   const part = document.getElementById("part");
 
-  // --- theme: the system's unless the reader chose -------------------------------------------
-  const themes = ["system", "light", "dark"];
-  let theme = "system";
-  try { theme = localStorage.getItem("lpsgd-theme") || "system"; } catch { /* storage is off */ }
-  if (!themes.includes(theme)) theme = "system";
-
-  function applyTheme() {
-    document.documentElement.dataset.theme = theme;
-    document.getElementById("theme").textContent = `Theme: ${theme}`;
-    redraw();
-  }
-  document.getElementById("theme").addEventListener("click", () => {
-    theme = themes[(themes.indexOf(theme) + 1) % themes.length];
-    try { localStorage.setItem("lpsgd-theme", theme); } catch { /* storage is off */ }
-    applyTheme();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  // --- colours: the theme's, which the reader and the system may change -----------------------
+  document.addEventListener("themechange", redraw);
 
   // plotly cannot read CSS variables: what each means at this moment, as rgb(...)
   let known = {};
@@ -265,7 +250,7 @@
       head.firstElementChild.addEventListener("click", () => sortBy(table, head));
 
   for (const choice of [band, across, part]) choice.addEventListener("change", redraw);
-  applyTheme();
+  redraw();
   place("curves");
   place("schedules");
   const inside = document.getElementById("inside");

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from string import Template
 
-import lpsgd
 from lpsgd.lab.analysis import Analysis
 from lpsgd.lab.files import write_text
 from lpsgd.lab.report import tables
 from lpsgd.lab.report.curves import chart_data
-from lpsgd.lab.report.html import Html, content_policy, element, embedded_json, join
+from lpsgd.lab.report.frame import MADE_BY, asset, frame
+from lpsgd.lab.report.html import Html, element, embedded_json, join
 from lpsgd.lab.report.words import subtitle, title
 
 
@@ -24,27 +23,26 @@ def page(analysis: Analysis) -> str:
     """The page's text. Everything that comes from a file of the runs is escaped."""
     from plotly.offline import get_plotlyjs
 
-    scripts = [get_plotlyjs(), _asset("page.js")]
-    return Template(_asset("page.html")).substitute(
-        policy=content_policy(scripts),
-        title=join(title(analysis)),
-        subtitle=join(subtitle(analysis)),
-        style=_asset("page.css"),
+    return frame(
+        title(analysis),
+        subtitle(analysis),
+        _body(analysis),
+        footer=_footer(analysis),
+        scripts=[get_plotlyjs(), asset(__package__, "page.js")],
+    )
+
+
+def _body(analysis: Analysis) -> Html:
+    body = Template(asset(__package__, "page.html")).substitute(
         verdict=_verdict(analysis),
         results=tables.results(analysis),
         tests=tables.tests(analysis),
         costs=tables.costs(analysis),
         settings=tables.settings(analysis),
         runs=tables.runs(analysis),
-        footer=_footer(analysis),
         data=embedded_json(chart_data(analysis)),
-        plotly=scripts[0],
-        script=scripts[1],
     )
-
-
-def _asset(name: str) -> str:
-    return (resources.files("lpsgd.lab.report") / name).read_text(encoding="utf-8")
+    return Html(body)
 
 
 def _verdict(analysis: Analysis) -> Html:
@@ -61,8 +59,7 @@ def _verdict(analysis: Analysis) -> Html:
 
 
 def _footer(analysis: Analysis) -> Html:
-    made_by = f"Made by lpsgd {lpsgd.__version__} from "
-    parts = [element("p", made_by, element("code", analysis.folder), ".")]
+    parts = [element("p", f"{MADE_BY} from ", element("code", analysis.folder), ".")]
     if analysis.command:
         parts.append(element("p", "Command: ", element("code", analysis.command)))
     return join(*parts)
