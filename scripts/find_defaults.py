@@ -58,7 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 # The same learning rates for every optimizer and setting, half a decade apart, so wide that nobody
 # needs a grid of its own. Decay coupled to the gradient (or to SGD's large rates) wants to be
 # smaller than decay that is not.
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 SMALL_DECAYS = (0.0, 5e-4)
 DECAYS = (0.0, 0.05)
 WITH_SMALL_DECAYS = ("sgd", "sgdw", "adam", "adagrad", "rmsprop")

@@ -38,13 +38,14 @@ def test_the_nearest_searched_setting_is_used(monkeypatch: pytest.MonkeyPatch) -
         return {"dataset": dataset, "model": model, "optimizer": "sgd", "settings": {"lr": lr}}
 
     searched = [entry("digits", "mlp", 1.0), entry("digits", "vgg11", 2.0)]
-    searched += [entry("cifar10", "vgg11", 3.0)]
+    searched += [entry("cifar10", "mlp", 4.0), entry("cifar10", "vgg11", 3.0)]
     monkeypatch.setattr(defaults, "_entries", lambda: searched)
     find = defaults.default_settings
     assert find("digits", "mlp", "sgd") == {"lr": 1.0}
     assert find("cifar10", "vgg11", "sgd") == {"lr": 3.0}
-    assert find("cifar10", "resnet50", "sgd") == {"lr": 3.0}
-    assert find("cifar100", "mlp", "sgd") == {"lr": 3.0}  # images of the same kind
+    assert find("cifar10", "resnet18", "sgd") == {"lr": 3.0}  # the other convolutions
+    assert find("cifar100", "vgg11", "sgd") == {"lr": 3.0}  # images of the same kind
+    assert find("cifar100", "gpt", "sgd") == {"lr": 4.0}  # anything before nothing
     assert find("imagefolder", "resnet50", "sgd") == {}
     assert find("text", "gpt", "sgd") == {}
     assert find("digits", "mlp", "adamw") == {}
@@ -62,9 +63,17 @@ def test_defaults_for_another_length_of_training_are_doubted() -> None:
     assert doubt("sgd", epochs=5) is None
     assert "sgd (searched with 5 epochs)" in str(doubt("sgd", epochs=200))
     assert doubt("sgd:lr=0.05", epochs=200) is None
+    borrowed = str(doubt("sgd", model="resnet50", epochs=5))
+    assert "sgd (searched on cifar10/resnet18, 5 epochs)" in borrowed
     assert "adamw (never searched here)" in str(doubt("adamw", dataset="imagefolder"))
     assert doubt("adamw:lr=0.5", dataset="imagefolder") is None
     assert doubt("torch.optim:SGD", dataset="imagefolder") is None
+
+
+def test_optimizers_with_the_same_doubt_are_named_together() -> None:
+    values = {"dataset": "cifar100", "model": "resnet18", "epochs": 5}
+    recipes = [resolve(values, name) for name in ("sgd", "sgd", "adamw")]
+    assert "sgd, adamw (searched on cifar10/resnet18, 5 epochs):" in str(defaults.doubts(recipes))
 
 
 def test_bench_lists_and_runs_the_benchmarks(

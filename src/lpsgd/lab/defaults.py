@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Images of the same kind and size: what was searched on one serves the other.
 _LIKE = {"cifar100": "cifar10"}
+# A network that was not searched takes what was found for its nearest kind, else for any.
+_KIN = {"vgg11": "resnet18", "resnet18": "vgg11", "resnet50": "resnet18"}
 # The best rate falls as training becomes longer: said beyond so many times the searched epochs.
 _FAR = 4
 
@@ -34,8 +36,9 @@ def _entry(dataset: str, model: str, optimizer: str) -> dict[str, Any] | None:
     """What was searched for this model on this data, else for another model on it."""
     dataset = _LIKE.get(dataset, dataset)
     searched = [e for e in _entries() if (e["dataset"], e["optimizer"]) == (dataset, optimizer)]
-    same_model = [entry for entry in searched if entry["model"] == model]
-    return next(iter(same_model or searched), None)
+    of_model = {entry["model"]: entry for entry in searched}
+    nearest = of_model.get(model) or of_model.get(_KIN.get(model, ""))
+    return nearest or next(iter(searched), None)
 
 
 def default_settings(dataset: str, model: str, optimizer: str) -> dict[str, Any]:
@@ -50,19 +53,26 @@ def default_settings(dataset: str, model: str, optimizer: str) -> dict[str, Any]
 
 def doubts(recipes: Iterable[Recipe]) -> str | None:
     """Say which learning rates are defaults that were not searched for training like this."""
-    unsure = []
+    unsure: dict[str, dict[str, None]] = {}  # why, and of whom, each once
     for recipe in recipes:
-        entry = _entry(recipe.dataset, recipe.model, recipe.optimizer)
-        lr = recipe.settings.get("lr")
-        if entry is None:
-            spec = None if is_import_path(recipe.optimizer) else get(recipe.optimizer)
-            if spec is not None and lr == spec.settings.get("lr"):
-                unsure.append(f"{recipe.optimizer} (never searched here)")
-        elif lr == entry["settings"]["lr"] and recipe.epochs > _FAR * entry["setup"]["epochs"]:
-            unsure.append(f"{recipe.optimizer} (searched with {entry['setup']['epochs']} epochs)")
+        if why := _doubt(recipe):
+            unsure.setdefault(why, {})[recipe.optimizer] = None
     if not unsure:
         return None
-    return (
-        f"default learning rates of {', '.join(dict.fromkeys(unsure))}: `lpsgd sweep` finds those "
-        "that suit this training"
-    )
+    named = "; ".join(f"{', '.join(names)} ({why})" for why, names in unsure.items())
+    return f"default learning rates of {named}: `lpsgd sweep` finds those that suit this training"
+
+
+def _doubt(recipe: Recipe) -> str | None:
+    """Why the learning rate of this recipe, if it is the default, may be a poor one."""
+    entry = _entry(recipe.dataset, recipe.model, recipe.optimizer)
+    lr = recipe.settings.get("lr")
+    if entry is None:
+        spec = None if is_import_path(recipe.optimizer) else get(recipe.optimizer)
+        return "never searched here" if spec is not None and lr == spec.settings["lr"] else None
+    if lr != entry["settings"]["lr"]:
+        return None
+    epochs = entry["setup"]["epochs"]
+    if (entry["dataset"], entry["model"]) != (recipe.dataset, recipe.model):
+        return f"searched on {entry['dataset']}/{entry['model']}, {epochs} epochs"
+    return f"searched with {epochs} epochs" if recipe.epochs > _FAR * epochs else None
