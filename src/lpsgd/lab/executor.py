@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from lpsgd.lab.execution import LAST_EVENTS, RETRIES, Listener
@@ -48,14 +49,17 @@ class LocalExecutor:
         for task in tasks:
             waiting.put(task)
         events: queue.SimpleQueue[tuple[Task, dict[str, Any]] | None] = queue.SimpleQueue()
+        crew = _Crew(_kept)
         threads = [
-            threading.Thread(target=self._serve, args=(waiting, events, stop), daemon=True)
+            threading.Thread(target=self._serve, args=(waiting, events, crew, stop), daemon=True)
             for _ in range(min(self.jobs, len(tasks)))
         ]
         for thread in threads:
             thread.start()
         running = len(threads)
         while running:
+            if stop.is_set():
+                crew.end_inputs()
             try:
                 item = events.get(timeout=0.2)  # wakes up so that signals are handled
             except queue.Empty:
@@ -69,6 +73,7 @@ class LocalExecutor:
         self,
         waiting: queue.SimpleQueue[Task],
         events: queue.SimpleQueue[tuple[Task, dict[str, Any]] | None],
+        crew: _Crew,
         stop: threading.Event,
     ) -> None:
         worker: _Worker | None = None
@@ -79,7 +84,7 @@ class LocalExecutor:
                 except queue.Empty:
                     break
                 for left in reversed(range(1 + RETRIES)):
-                    worker = worker or _Worker(stop)
+                    worker = worker or crew.hire()
                     events.put((task, {"event": "begin"}))
                     lost = again = False
                     for event in worker.train(task, self.options):
@@ -87,13 +92,13 @@ class LocalExecutor:
                         again = lost and left > 0 and not stop.is_set()
                         events.put((task, _of_lost(event, again) if lost else event))
                     if lost:
-                        worker.close()
+                        crew.dismiss(worker)
                         worker = None
                     if not again:
                         break
         finally:
             if worker is not None:
-                worker.close()
+                crew.release(worker, fit=not stop.is_set())
             events.put(None)
 
 
@@ -109,10 +114,72 @@ def _of_lost(event: dict[str, Any], again: bool) -> dict[str, Any]:
     return error_event(event["text"])
 
 
+# Workers without work that the next runs may have; None where nobody keeps them.
+_kept: list[_Worker] | None = None
+
+
+@contextmanager
+def keeping_workers() -> Iterator[None]:
+    """Inside, processes outlive one list of runs: starting them takes seconds."""
+    global _kept
+    if _kept is not None:
+        yield
+        return
+    _kept = []
+    try:
+        yield
+    finally:
+        idle, _kept = _kept, None
+        for worker in idle:
+            worker.close()
+
+
+class _Crew:
+    """The processes that carry out one list of runs."""
+
+    def __init__(self, idle: list[_Worker] | None) -> None:
+        self._idle = idle
+        self._busy: list[_Worker] = []
+        self._lock = threading.Lock()
+
+    def hire(self) -> _Worker:
+        """A process that is ready: one that was kept, else a new one."""
+        with self._lock:
+            while self._idle:
+                if (kept := self._idle.pop()).alive():
+                    break
+                kept.close()
+            else:
+                kept = _Worker()
+            self._busy.append(kept)
+            return kept
+
+    def release(self, worker: _Worker, *, fit: bool) -> None:
+        """Keep a process for later, or end it."""
+        if not fit or self._idle is None:
+            self.dismiss(worker)
+            return
+        with self._lock:
+            self._busy.remove(worker)
+            self._idle.append(worker)
+
+    def dismiss(self, worker: _Worker) -> None:
+        """End a process."""
+        with self._lock:
+            self._busy.remove(worker)
+        worker.close()
+
+    def end_inputs(self) -> None:
+        """Tell all to save and end."""
+        with self._lock:
+            for worker in self._busy:
+                worker.end_input()
+
+
 class _Worker:
     """One process of `lpsgd.lab.worker`."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lpsgd.lab.worker"],
@@ -123,8 +190,6 @@ class _Worker:
             # Ctrl-C on the terminal reaches the parent alone, which then ends the input
             start_new_session=True,
         )
-        self._closed = threading.Event()
-        threading.Thread(target=self._watch, args=(stop,), daemon=True).start()
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -148,20 +213,14 @@ class _Worker:
 
     def close(self) -> None:
         """End the input, wait for the process to save and exit."""
-        self._closed.set()
-        self._end_input()
+        self.end_input()
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
 
-    def _watch(self, stop: threading.Event) -> None:
-        while not self._closed.is_set():
-            if stop.wait(0.1):
-                self._end_input()
-                return
-
-    def _end_input(self) -> None:
+    def end_input(self) -> None:
+        """Tell the process to save what it trains, and to end."""
         try:
             if self._process.stdin is not None:
                 self._process.stdin.close()

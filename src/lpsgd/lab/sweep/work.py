@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lpsgd.lab.carry_out import carry_out
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
-from lpsgd.lab.executor import default_jobs
+from lpsgd.lab.executor import default_jobs, keeping_workers
 from lpsgd.lab.files import write_json
 from lpsgd.lab.plan import Task, resolve, write_plan
 from lpsgd.lab.recipe import to_json
@@ -93,7 +93,8 @@ def carry_through(
 ) -> dict[str, list[Ended]]:
     """Do the sweep, or what is left of it; return the trials of each competitor."""
     _write_definition(sweep, url, command)
-    with open_ledger(url, sweep.name, sweep.competitors, sweep.how) as ledger:
+    opened = open_ledger(url, sweep.name, sweep.competitors, sweep.how)
+    with opened as ledger, keeping_workers():  # a rung begins where the one before has ended
         return _satisfy(sweep, ledger, choice, replace(options, score_test=False))
 
 
