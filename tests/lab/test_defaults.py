@@ -54,6 +54,17 @@ def test_the_nearest_searched_setting_is_used(monkeypatch: pytest.MonkeyPatch) -
     assert (recipe.settings["lr"], recipe.settings["momentum"]) == (1.0, 0.5)
 
 
+def test_the_command_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["optimizers", "sgd", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    for entry in ENTRIES:
+        if entry["optimizer"] == "sgd":
+            assert row["searched"][f"{entry['dataset']}/{entry['model']}"] == entry["settings"]
+    assert cli.main(["optimizers", "sgd"]) == 0
+    lr = row["searched"]["digits/mlp"]["lr"]
+    assert f"digits/mlp: lr={lr}, weight_decay=" in capsys.readouterr().out
+
+
 def test_defaults_for_another_length_of_training_are_doubted() -> None:
     def doubt(optimizer: str, **values: object) -> str | None:
         return defaults.doubts(

@@ -51,6 +51,12 @@ def default_settings(dataset: str, model: str, optimizer: str) -> dict[str, Any]
     return dict(entry["settings"]) if entry is not None else {}
 
 
+def searched(optimizer: str) -> dict[str, dict[str, Any]]:
+    """What was found for ``optimizer`` wherever it was searched: "digits/mlp" -> settings."""
+    entries = (entry for entry in _entries() if entry["optimizer"] == optimizer)
+    return {f"{entry['dataset']}/{entry['model']}": dict(entry["settings"]) for entry in entries}
+
+
 def doubts(recipes: Iterable[Recipe]) -> str | None:
     """Say which learning rates are defaults that were not searched for training like this."""
     unsure: dict[str, dict[str, None]] = {}  # why, and of whom, each once

@@ -14,12 +14,15 @@ def optimizers(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the optimizers: rule, settings with defaults, state, source.
+    """List the optimizers: rule, state, source, settings with defaults.
+
+    Where `lpsgd train` and `lpsgd compare` have searched defaults for a data set, these come last.
 
     **Example**
 
         lpsgd optimizers lpsgdm
     """
+    from lpsgd.lab.defaults import searched
     from lpsgd.lab.errors import UserError
     from lpsgd.lab.strict import encode
     from lpsgd.peers import registry
@@ -33,6 +36,7 @@ def optimizers(
             "name": spec.name,
             "rule": spec.rule,
             "settings": {key: _plain(value) for key, value in spec.settings.items()},
+            "searched": searched(spec.name),
             "state": spec.state,
             "source": spec.source,
             "closure": spec.needs_closure,
@@ -58,8 +62,14 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for row in rows:
-        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         console.print(row["name"], style="bold", markup=False)
         for what in ("rule", "state", "source"):
             console.print(f"  {what:<9} {row[what]}", markup=False)
-        console.print(f"  settings  {settings}", markup=False)
+        console.print(f"  settings  {_pairs(row['settings'])}", markup=False)
+        for k, (setting, found) in enumerate(row["searched"].items()):
+            what = "searched" if k == 0 else ""
+            console.print(f"  {what:<9} {setting}: {_pairs(found)}", markup=False)
+
+
+def _pairs(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
