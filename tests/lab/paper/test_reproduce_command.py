@@ -56,6 +56,14 @@ def test_dry_run_prints_every_setting(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "4 runs" in capsys.readouterr().out
 
 
+def test_all_leaves_out_a_table_that_has_none_of_the_models(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["reproduce", "--list", "--no-timing", "--models", "resnet18", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["targets"]
+    assert [row["target"] for row in rows] == [name for name in TARGETS if name != "table3"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
