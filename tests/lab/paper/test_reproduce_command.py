@@ -210,6 +210,7 @@ def test_documents_are_written_for_people_and_for_programs() -> None:
     assert "| a\\|b | 0.1235 |" in markdown
     assert "[h.csv](h.csv)" in markdown
     assert to_csv(table) == "name,x\na|b,0.1234567\n,\n"
+    assert to_csv(Table("t", "bold", ("x",), [("**1.5 ± 0.1**",)])) == "x\n1.5 ± 0.1\n"
     assert shown(float("inf")) == "inf"
     assert inline("<b> **x** `y`") == "&lt;b&gt; <strong>x</strong> <code>y</code>"
     assert Picture.__doc__
