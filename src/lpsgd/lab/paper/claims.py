@@ -368,7 +368,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
         "`lpsgd reproduce fig1`"
     ),
     "fig1-disappear": _unknown("Fig. 1 has no table: `lpsgd reproduce fig1`"),
-    "overhead": _unknown("the tables hold no times: `lpsgd bench` measures a step"),
+    "overhead": _unknown("the tables hold no times: `lpsgd bench step` measures them"),
     "enhances": _beats_sgdm,
     "cifar10-vgg11": _margin_claim("cifar10", "VGG-11", 0.68),
     "cifar10-resnet18": _margin_claim("cifar10", "ResNet-18", 0.31),
