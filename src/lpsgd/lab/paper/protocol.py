@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.scales import Place, Scale
@@ -14,6 +14,8 @@ from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.records import Run, load_run
 from lpsgd.peers import registry
+
+Panel = TypeVar("Panel", bound="tuple[Any, ...]")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Options:
     def folder(self, target: str) -> Path:
         """Where a target's figures and tables go."""
         return self.out / target
+
+
+def chosen_panels(panels: Iterable[Panel], options: Options) -> list[Panel]:
+    """Of a figure's panels (data set, model, ...), those whose model was asked for."""
+    return [panel for panel in panels if panel[1] in options.models]
 
 
 def place_of(dataset: str, options: Options) -> Place:
