@@ -6,10 +6,10 @@ READY := $(VENV)/.ready
 READY_ALL := $(VENV)/.ready-all
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-integrations docs dist lint format bench clean
+.PHONY: help setup demo test test-all test-integrations docs dist lint format clean
 
 help:            ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The stamp makes a second call start at once; a change of what is installed makes it stale.
 $(READY): pyproject.toml constraints.txt requirements-no-deps.txt $(wildcard setup.py src/lpsgd/*.c)

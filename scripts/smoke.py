@@ -8,8 +8,10 @@ repository but the two files takes part.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 from pathlib import Path
@@ -69,10 +71,23 @@ def run(*command: str | Path) -> str:
     return done.stdout.strip()
 
 
+def check_sdist(sdist: Path) -> None:
+    """Every file that git knows is in it, but for those of the repository itself."""
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    if not (ROOT / ".git").exists() or not shutil.which("git"):  # no list to compare with
+        return
+    known = run("git", "-C", ROOT, "ls-files").splitlines()
+    lost = [name for name in known if not name.startswith(".") and name not in held]
+    if lost:
+        raise SystemExit(f"not in {sdist.name}: {', '.join(lost)}")
+
+
 def main(folder: Path) -> None:
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
     (sdist,) = folder.glob("lpsgd-*.tar.gz")
     (wheel,) = folder.glob("lpsgd-*.whl")
+    check_sdist(sdist)
     with tempfile.TemporaryDirectory() as place:
         venv.create(place, with_pip=True)
         python = Path(place, "Scripts" if sys.platform == "win32" else "bin", "python")

@@ -138,7 +138,7 @@ def lpsgdm(
         mask: which parameters are decayed: a tree of booleans like the parameters' or a function
             that makes one from them. None decays all.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
-            else the parameter's own.
+            else the parameter's own. It is rounded to nearest, not stochastically as in torch.
 
     >>> optimizer = lpsgdm(0.1, p=optax.cosine_decay_schedule(6.0, 99, alpha=2 / 6))
     >>> weights = jnp.array([1.0, 2.0])

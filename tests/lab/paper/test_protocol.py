@@ -13,7 +13,7 @@ from torch import nn
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper import protocol, tables
-from lpsgd.lab.paper.choices import CHOICES, read_choices
+from lpsgd.lab.paper.choices import CHOICES, Choice, read_choices
 from lpsgd.lab.paper.scales import CPU, PAPER, SMOKE, Scale, get_scale, model_names
 from lpsgd.lab.paper.targets import TARGETS
 from lpsgd.lab.recipe import Recipe
@@ -71,6 +71,26 @@ def test_every_run_of_every_target_can_be_built(name: str, scale: Scale) -> None
         registry.try_out(task.recipe.optimizer, task.recipe.settings)
 
 
+@pytest.mark.parametrize("name", list(TARGETS))
+@pytest.mark.parametrize("choice", [c for c in CHOICES if c.kind == "word"], ids=lambda c: c.name)
+def test_every_run_can_be_built_with_the_other_answers_too(name: str, choice: Choice) -> None:
+    for answer in choice.others:
+        for task in TARGETS[name].plan(options(SMOKE, f"{choice.name}={answer}", seeds=1)):
+            build(task.recipe)
+
+
+def build(made: Recipe) -> torch.optim.Optimizer:
+    optimizer: torch.optim.Optimizer = registry.build(
+        made.optimizer,
+        nn.Linear(2, 2),
+        made.settings,
+        total_steps=80,
+        steps_per_epoch=4,
+        total_epochs=20,
+    )
+    return optimizer
+
+
 def test_targets_share_the_runs_that_they_have_in_common() -> None:
     table = {task.folder for task in TARGETS["table1"].plan(options())}
     figure = TARGETS["fig4"].plan(options())
@@ -119,10 +139,8 @@ def changed(choice: str, optimizer: str = "SGD w/ Momentum", **place: str) -> di
 def test_choices_change_what_they_say() -> None:
     assert changed("warmup=0") == {"warmup_epochs": 0.0}
     assert changed("augment=off") == {"augment": False}
-    assert changed("imagenet-epochs=90", dataset="imagenet1k", model="ResNet-50") == {
-        "epochs": 90,
-        "warmup_epochs": 7.5,
-    }
+    longer = changed("imagenet-epochs=90", dataset="imagenet1k", model="ResNet-50")
+    assert longer == {"epochs": 90}  # and five epochs of warm-up, as before
     assert changed("decayed=matrices") == {"decay": "matrices"}
     assert changed("vgg=plain", model="VGG-11") == {"model": "vgg11_plain"}
     assert changed("vgg=plain") == {}
@@ -133,6 +151,28 @@ def test_choices_change_what_they_say() -> None:
     assert changed("nesterov=on", "AdamW") == {}
     assert changed("lion-beta2=text", "Lion")["settings"]["betas"] == [0.9, 0.99]
     assert changed("sgd-decay=decoupled")["optimizer"] == "sgdw"
+
+
+@pytest.mark.parametrize("scale", [PAPER, CPU, SMOKE], ids=lambda s: s.name)
+@pytest.mark.parametrize("dataset", list(tables.DATASETS))
+@pytest.mark.parametrize("total", [60, 90])
+def test_the_whole_sets_nll_is_measured_at_every_checkpoint(
+    scale: Scale, dataset: str, total: int
+) -> None:
+    chosen = options(scale, "train-nll=whole", f"imagenet-epochs={total}")
+    made = protocol.recipe(tables.setting(dataset, "ResNet-50", "LPSGDM"), chosen)
+    for epoch in tables.checkpoints(dataset):
+        at = protocol.scaled_epoch(epoch, dataset, chosen)
+        assert at % made.train_eval_every == 0 or at == made.epochs
+
+
+def test_scaled_runs_of_imagenet_follow_its_choices_too() -> None:
+    row = tables.setting("imagenet1k", "ResNet-50", "LPSGDM")
+    longer = options(CPU, "imagenet-epochs=90")
+    assert protocol.recipe(row, longer).epochs == 18  # a fifth, as 12 of 60
+    assert protocol.recipe(row, longer).warmup_epochs == pytest.approx(1.0)
+    at = [protocol.scaled_epoch(epoch, "imagenet1k", longer) for epoch in (20, 40, 60)]
+    assert at == [4, 8, 12]
 
 
 def one_parameter(made: Recipe, steps: int = 4) -> list[float]:
@@ -179,6 +219,25 @@ def test_p_can_start_its_cosine_after_the_warm_up() -> None:
     assert [schedule(s) for s in (0, 5 * steps, 6 * steps - 1)] == [6.0, 6.0, 6.0]
     assert schedule(200 * steps - 1) == 2.0
     assert schedule(7 * steps) < 6.0
+    row = tables.setting("cifar10", "ResNet-18", "LPSGDM")
+    for scale in (CPU, SMOKE):  # half an epoch of warm-up, and a tenth: the first is held
+        small = protocol.recipe(row, options(scale, "p-cosine=after-warmup"))
+        assert small.settings["held_epochs"] == 1
+    none = protocol.recipe(row, options(CPU, "p-cosine=after-warmup", "warmup=0"))
+    assert none.settings["held_epochs"] == 0
+
+
+def test_the_versions_of_decay_hold_p_alike() -> None:
+    made = {
+        task.label: task.recipe
+        for task in TARGETS["decay"].plan(options(PAPER, "p-cosine=after-warmup", seeds=1))
+    }
+    for label, recipe in made.items():
+        schedule = build(recipe).param_groups[0]["p_schedule"]
+        steps = 50_000 // 128
+        p = [6.0] * 3 if schedule is None else [schedule(e * steps) for e in (5, 102, 199)]
+        # epoch 102 is the middle of the 195 epochs after the warm-up
+        assert p == pytest.approx([6.0] * 3 if label == "constant-p" else [6.0, 4.0, 2.0]), label
 
 
 @pytest.mark.parametrize("name", ["sgd", "sgdw", "adamw", "lion", "lpsgdm"])

@@ -56,6 +56,18 @@ def test_dry_run_prints_every_setting(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "4 runs" in capsys.readouterr().out
 
 
+def test_all_leaves_out_a_table_that_has_none_of_the_models(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["reproduce", "--list", "--no-timing", "--models", "resnet18", "--json"]) == 0
+    rows = {row["target"]: row for row in json.loads(capsys.readouterr().out)["targets"]}
+    assert list(rows) == [name for name in TARGETS if name != "table3"]
+    # of the figures, the panel of that model
+    assert [rows[name]["runs"] for name in ("fig1", "fig2", "fig4")] == [1, 2 * 3, 5 * 3]
+    for name in ("fig1", "fig2", "fig4"):
+        assert rows[name]["needs"] == ["5000 images of CIFAR-10"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,6 +75,7 @@ def test_dry_run_prints_every_setting(capsys: pytest.CaptureFixture[str], tmp_pa
         (["table9"], "unknown target 'table9' (did you mean 'table3' or 'table2' or 'table1'?)"),
         (["table1", "--scale", "huge"], "unknown scale 'huge'"),
         (["table3", "--models", "vgg11"], "table3 has none of them; it has: resnet50"),
+        (["fig4", "--models", "vgg11"], "fig4 has none of them; it has: resnet18, resnet50"),
         (["table1", "--choose", "nesterov=maybe"], "--choose nesterov=maybe: allowed: off, on"),
         (["--list", "--gpu", "A1000"], "unknown GPU 'A1000'"),
     ],
@@ -83,6 +96,33 @@ def test_missing_data_is_named_with_its_command(
     assert "lpsgd data get cifar100" in capsys.readouterr().err
     assert main(["status", str(tmp_path / "out")]) == 0
     assert "4 runs: 4 queued" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+@pytest.mark.parametrize("target", ["table3", "fig1", "fig4"])
+def test_missing_imagenet_is_named_before_anything_is_trained(
+    target: str, scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    assert main(["reproduce", target, "--scale", scale, *place]) == 2
+    said = capsys.readouterr().err
+    assert f"{target} needs ImageNet-1K" in said
+    assert f"ln -s /that/folder {tmp_path / 'data' / 'imagefolder'}" in said
+    assert not (tmp_path / "out" / "runs").exists()
+    without = f"Without it: lpsgd reproduce {target} --models resnet18"
+    assert (without in said) == (target != "table3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["fig1", "fig4"])
+def test_one_panel_of_a_figure(target: str, tmp_path: Path) -> None:
+    arguments = ["--scale", "smoke", "--models", "resnet18", "--seeds", "1", "--jobs", "1"]
+    chosen = ["--choose", "fig4-p=2,6", "--out", str(tmp_path)]
+    assert main(["reproduce", target, *arguments, *chosen]) == 0
+    check_files(tmp_path / target)
+    text = (tmp_path / target / f"{target}.md").read_text()
+    assert text.splitlines()[0].endswith("smoke scale on 96 handwritten digits")
+    assert "ResNet-50" not in text
 
 
 @pytest.mark.parametrize("target", ["claims", "grid", "fig3"])
@@ -202,6 +242,7 @@ def test_documents_are_written_for_people_and_for_programs() -> None:
     assert "| a\\|b | 0.1235 |" in markdown
     assert "[h.csv](h.csv)" in markdown
     assert to_csv(table) == "name,x\na|b,0.1234567\n,\n"
+    assert to_csv(Table("t", "bold", ("x",), [("**1.5 ± 0.1**",)])) == "x\n1.5 ± 0.1\n"
     assert shown(float("inf")) == "inf"
     assert inline("<b> **x** `y`") == "&lt;b&gt; <strong>x</strong> <code>y</code>"
     assert Picture.__doc__

@@ -39,7 +39,7 @@ def reproduce(
         ),
     ] = "cpu",
     models: Annotated[
-        str | None, typer.Option(help="Of a table, only these: resnet18,vgg11.")
+        str | None, typer.Option(help="Of tables and figures, only these: resnet18,vgg11.")
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds of each run. [default: 3; smoke 2]")
@@ -118,8 +118,8 @@ def _targets(name: str | None, options: Options) -> list[Target]:
 
     if name is None:
         raise UserError(f"TARGET is missing; allowed: {NAMES}: all. See `lpsgd reproduce --list`")
-    if name == "all":
-        return list(TARGETS.values())
+    if name == "all":  # but for those that --models leaves without a run
+        return [t for t in TARGETS.values() if not t.datasets or t.plan(options)]
     if name not in TARGETS:
         raise unknown("target", name, [*TARGETS, "all"])
     check_models(TARGETS[name], options)
@@ -234,6 +234,7 @@ def _show_list(options: Options, gpu: str, *, timing: bool, as_json: bool) -> No
 def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[str, Any]:
     from lpsgd.lab.executor import default_jobs
     from lpsgd.lab.paper.estimate import estimate, time_one
+    from lpsgd.lab.paper.targets import needs
 
     tasks = target.plan(options)
     found = estimate(
@@ -247,7 +248,7 @@ def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[s
     return {
         "target": target.name,
         "title": target.title,
-        "needs": [options.scale.places[dataset].title for dataset in target.datasets],
+        "needs": needs(target, options),
         "runs": found.runs,
         "flops": found.flops,
         "hours_on_this_machine": found.machine_hours,

@@ -11,7 +11,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.figures import TEXT, canvas, label_panels
 from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.document import Document, Picture, Table, text
-from lpsgd.lab.paper.protocol import Options, load, recipe, tasks_for
+from lpsgd.lab.paper.protocol import Options, chosen_panels, load, recipe, tasks_for
 from lpsgd.lab.paper.tables import OURS
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
@@ -47,7 +47,10 @@ def fig4_recipes(dataset: str, model: str, options: Options) -> Iterator[tuple[s
 def plan(recipes: Recipes, panels: Sequence[tuple[str, str]], options: Options) -> list[Task]:
     """The runs of a figure."""
     return [
-        task for panel in panels for group in _tasks(recipes, *panel, options) for task in group
+        task
+        for panel in chosen_panels(panels, options)
+        for group in _tasks(recipes, *panel, options)
+        for task in group
     ]
 
 
@@ -68,7 +71,7 @@ def draw(
     name: str, title: str, recipes: Recipes, panels: Sequence[tuple[str, str]], options: Options
 ) -> Document:
     """The curves in the paper's layout, what is drawn, and the final accuracies."""
-    scale = options.scale
+    scale, panels = options.scale, chosen_panels(panels, options)
     document = Document(name, scale.title(title, tuple(dataset for dataset, _ in panels)))
     if not scale.comparable:
         document.add(text(scale.note()))
@@ -104,6 +107,7 @@ def draw(
         stated = (
             f"{tables.DATASETS[dataset]}: {before:.2f} % (SGD), {after:.2f} % (LPSGD)"
             for dataset, (before, after) in FIG2_STATED.items()
+            if dataset in dict(panels)
         )
         document.add(text(f"The paper states {'; '.join(stated)}, without deviations."))
     return document
@@ -117,13 +121,15 @@ def _name(dataset: str, model: str, options: Options) -> str:
 
 def _figure(found: dict[str, dict[str, list[Run]]]) -> Figure:
     styles = curves.looks(list(next(iter(found.values()))))
-    with canvas(TEXT, 2.9) as figure:
-        panels = figure.subplots(1, len(found))
+    with canvas(TEXT if len(found) > 1 else TEXT / 2, 2.9) as figure:
+        panels = figure.subplots(1, len(found), squeeze=False)[0]
         for axes, (panel, groups) in zip(panels, found.items(), strict=True):
             curves.draw(axes, groups, "test_top1", styles)
             axes.set_title(panel)
         panels[0].set_ylabel("test accuracy, top-1 (%)")
-        label_panels(*panels)
+        if len(panels) > 1:
+            label_panels(*panels)
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+        columns = 5 if len(panels) > 1 else 2
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     return figure

@@ -15,6 +15,7 @@ from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.records import Run
 from lpsgd.lab.strict import number
+from lpsgd.peers import registry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,18 +37,24 @@ def recipes(options: Options) -> Iterator[tuple[str, Recipe]]:
     yield "paper", paper
     for label, length in (("whole-factor", "whole"), ("dual", "dual"), ("rms", "rms")):
         yield label, _matched(paper, length, options)
-    yield "constant-p", paper.with_changes(settings={**paper.settings, "p_schedule": "constant"})
+    constant = registry.complete_settings("lpsgdm", {**_rule(paper), "p_schedule": "constant"})
+    yield "constant-p", paper.with_changes(optimizer="lpsgdm", settings=constant)
+
+
+def _rule(paper: Recipe) -> dict[str, Any]:
+    """The settings that every version has, however its p and its length are made."""
+    return {name: paper.settings[name] for name in ("lr", "momentum", "p", "weight_decay", "eps")}
 
 
 def _matched(paper: Recipe, length: str, options: Options) -> Recipe:
     from lpsgd.lab.paper.variants import MATCHED
 
-    kept: dict[str, Any] = {
-        name: paper.settings[name] for name in ("lr", "momentum", "p", "weight_decay", "eps")
-    }
     steps = place_of(DATASET, options).train // paper.batch_size
     horizon = {"total_epochs": paper.epochs, "steps_per_epoch": steps}
-    return paper.with_changes(optimizer=MATCHED, settings={**kept, "length": length, **horizon})
+    if "held_epochs" in paper.settings:  # of --choose p-cosine=after-warmup
+        horizon["held_epochs"] = paper.settings["held_epochs"]
+    settings = {**_rule(paper), "length": length, **horizon}
+    return paper.with_changes(optimizer=MATCHED, settings=settings)
 
 
 def plan(options: Options) -> list[Task]:

@@ -118,8 +118,15 @@ def to_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows([["" if cell is None else cell for cell in row] for row in table.rows])
+    writer.writerows([[_plain(cell) for cell in row] for row in table.rows])
     return out.getvalue()
+
+
+def _plain(cell: Cell) -> Cell:
+    """A cell for programs: nothing for None, no stars around what a reader sees in bold."""
+    if isinstance(cell, str) and cell.startswith("**") and cell.endswith("**"):
+        return cell[2:-2]
+    return "" if cell is None else cell
 
 
 def to_markdown(document: Document) -> str:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.document import Cell, Document, Picture, Table, text
-from lpsgd.lab.paper.protocol import Options, recipe, scaled_epoch, tasks_for
+from lpsgd.lab.paper.protocol import (
+    Options,
+    chosen_panels,
+    recipe,
+    scaled_epoch,
+    tasks_for,
+)
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ STATED = {"cifar10": (17.5, -2.5), "imagenet1k": (1180.0, -680.0)}
 
 def plan(options: Options) -> list[Task]:
     """One run for each panel; its curvature is measured while it trains."""
-    return [_task(dataset, model, options) for dataset, model, _ in PANELS]
+    return [_task(dataset, model, options) for dataset, model, _ in chosen_panels(PANELS, options)]
 
 
 def hessian_images(options: Options) -> list[int]:
@@ -32,7 +38,9 @@ def hessian_images(options: Options) -> list[int]:
     products = options.scale.probes * options.scale.lanczos * _samples(options)
     return [
         products * _measurements(task.recipe.epochs, scaled_epoch(every, dataset, options))
-        for task, (dataset, _, every) in zip(plan(options), PANELS, strict=True)
+        for task, (dataset, _, every) in zip(
+            plan(options), chosen_panels(PANELS, options), strict=True
+        )
     ]
 
 
@@ -65,7 +73,7 @@ def execute(
     """Train and measure at the asked epochs, one run after the other: each needs much memory."""
     from lpsgd.lab.carry_out import carry_out
 
-    for task, (dataset, _, every) in zip(tasks, PANELS, strict=True):
+    for task, (dataset, _, every) in zip(tasks, chosen_panels(PANELS, options), strict=True):
         asked = {
             "every": scaled_epoch(every, dataset, options),
             "probes": options.scale.probes,
@@ -85,7 +93,8 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
     from lpsgd.lab.spectra.figures import evolution_figure
 
     scale, chosen = options.scale, options.choices
-    datasets = tuple(dataset for dataset, _, _ in PANELS)
+    panels = chosen_panels(PANELS, options)
+    datasets = tuple(dataset for dataset, _, _ in panels)
     title = "Fig. 1: Hessian eigenvalues over training"
     document = Document("fig1", scale.title(title, datasets))
     if not scale.comparable:
@@ -99,7 +108,7 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
     )
     rows: list[tuple[Cell, ...]] = []
     nodes: list[tuple[Cell, ...]] = []
-    for letter, task, (dataset, model, every) in zip("ab", tasks, PANELS, strict=True):
+    for letter, task, (dataset, model, every) in zip("ab", tasks, panels, strict=False):
         records = read_records(task.folder / "curvature.jsonl")
         name = f"{model} / " + (
             tables.DATASETS[dataset] if scale.comparable else scale.places[dataset].title
@@ -134,6 +143,7 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
         stated = "; ".join(
             f"{tables.DATASETS[dataset]}: {high:g} and {low:g}"
             for dataset, (high, low) in STATED.items()
+            if dataset in datasets
         )
         document.add(text(f"The paper states as examples early in training {stated}."))
     return document

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.scales import Place, Scale
@@ -13,6 +14,8 @@ from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.records import Run, load_run
 from lpsgd.peers import registry
+
+Panel = TypeVar("Panel", bound="tuple[Any, ...]")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class Options:
         return self.out / target
 
 
+def chosen_panels(panels: Iterable[Panel], options: Options) -> list[Panel]:
+    """Of a figure's panels (data set, model, ...), those whose model was asked for."""
+    return [panel for panel in panels if panel[1] in options.models]
+
+
 def place_of(dataset: str, options: Options) -> Place:
     """What the scale and the choices put in the place of one of the paper's data sets."""
     return options.scale.places[dataset]
@@ -37,18 +45,24 @@ def place_of(dataset: str, options: Options) -> Place:
 
 def epochs_of(dataset: str, options: Options) -> int:
     """The epochs of a run."""
-    if options.scale.comparable and dataset == "imagenet1k":
-        epochs: int = options.choices["imagenet-epochs"]
-        return epochs
+    if dataset == "imagenet1k":
+        return max(1, round(_scaled(options.choices["imagenet-epochs"], dataset, options)))
     return place_of(dataset, options).epochs
 
 
 def scaled_epoch(epoch: int, dataset: str, options: Options) -> int:
     """The epoch of a run that corresponds to an epoch of the paper (50 of 200 is 5 of 20)."""
-    if options.scale.comparable:
-        return epoch
-    whole = tables.checkpoints(dataset)[-1]
-    return max(1, round(epoch * epochs_of(dataset, options) / whole))
+    return max(1, round(_scaled(epoch, dataset, options)))
+
+
+def _scaled(epochs: float, dataset: str, options: Options) -> float:
+    """A number of the paper's epochs at the scale's; at paper scale the same."""
+    return epochs * place_of(dataset, options).epochs / tables.checkpoints(dataset)[-1]
+
+
+def _measured_epochs(dataset: str, options: Options) -> int:
+    """The largest spacing of measurements that meets every checkpoint of a data set's table."""
+    return math.gcd(*(scaled_epoch(e, dataset, options) for e in tables.checkpoints(dataset)))
 
 
 def recipe(row: tables.Setting, options: Options, **settings: Any) -> Recipe:
@@ -57,10 +71,11 @@ def recipe(row: tables.Setting, options: Options, **settings: Any) -> Recipe:
     values = tables.recipe_values(row)
     epochs = epochs_of(row.dataset, options)
     batch = options.scale.batch_size or values["batch_size"] * choices["gpus"]
-    warmup = choices["warmup"] * epochs / tables.checkpoints(row.dataset)[-1]
+    warmup = _scaled(choices["warmup"], row.dataset, options)
     optimizer, chosen = _optimizer(values["optimizer"], {**values["settings"], **settings}, options)
     if optimizer == "lpsgdm" and choices["p-cosine"] == "after-warmup":
-        optimizer, chosen = _held(chosen, round(warmup), epochs, place.train // batch)
+        # p changes between epochs: it is held in each that has a part of the warm-up
+        optimizer, chosen = _held(chosen, math.ceil(warmup), epochs, place.train // batch)
     return make_recipe(
         {
             **values,
@@ -78,8 +93,9 @@ def recipe(row: tables.Setting, options: Options, **settings: Any) -> Recipe:
             "batch_size": batch,
             "warmup_epochs": min(warmup, float(epochs)),
             "lr_end": choices["lr-end"],
-            # at the checkpoints, which are quarters (or thirds) of the run, and at its end
-            "train_eval_every": max(1, epochs // 4) if choices["train-nll"] == "whole" else 0,
+            "train_eval_every": (
+                _measured_epochs(row.dataset, options) if choices["train-nll"] == "whole" else 0
+            ),
         },
         source="the paper's settings",
     )

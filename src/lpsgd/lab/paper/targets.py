@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from lpsgd.lab.data import places
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.paper import accuracy_figures, claims, decay, fig1, grid, result_tables, tables
@@ -132,11 +133,33 @@ def make(
     """Train what is missing, then draw."""
     tasks = target.plan(options)
     if tasks:
+        _check_imagenet(target, tasks, run_options)
         target.execute(options, tasks, run_options, choice)
     document = target.draw(options, tasks)
     if tasks:
         document.add(_provenance(options, tasks))
     return document
+
+
+def _check_imagenet(target: Target, tasks: Sequence[Task], run_options: RunOptions) -> None:
+    """An error that names ImageNet, which a run knows only as a folder of images."""
+    if all(task.recipe.dataset != "imagefolder" for task in tasks):
+        return
+    folder = places.root(run_options.root) / "imagefolder"
+    if not all((folder / part).is_dir() for part in ("train", "val")):
+        raise UserError(
+            f"{target.name} needs ImageNet-1K, which is not at {folder}. It is given out at "
+            f"https://image-net.org (ILSVRC 2012) after registration. With its train/CLASS/*.JPEG "
+            f"and val/CLASS/*.JPEG in one folder: ln -s /that/folder {folder} (or name another "
+            "folder of data sets with --root)" + _without_imagenet(target, tasks)
+        )
+
+
+def _without_imagenet(target: Target, tasks: Sequence[Task]) -> str:
+    others = {task.recipe.model for task in tasks if task.recipe.dataset != "imagefolder"}
+    if not others:
+        return ""
+    return f". Without it: lpsgd reproduce {target.name} --models {','.join(sorted(others))}"
 
 
 def _provenance(options: Options, tasks: Sequence[Task]) -> Table:
@@ -160,8 +183,16 @@ def _provenance(options: Options, tasks: Sequence[Task]) -> Table:
     )
 
 
+def needs(target: Target, options: Options) -> list[str]:
+    """What stands in for the paper's data sets in the runs that --models leaves."""
+    used = {task.recipe.dataset for task in target.plan(options)}
+    found = (options.scale.places[dataset] for dataset in target.datasets)
+    return list(dict.fromkeys(place.title for place in found if place.dataset in used))
+
+
 def check_models(target: Target, options: Options) -> None:
-    """An error if --models leaves a table without a row."""
-    if target.name.startswith("table") and not target.plan(options):
-        known = ", ".join(tables.MODELS[m] for m in tables.models(target.datasets[0]))
+    """An error if --models leaves a target without a run."""
+    if target.datasets and not target.plan(options):
+        every = target.plan(replace(options, models=tuple(tables.MODELS)))
+        known = ", ".join(dict.fromkeys(task.recipe.model for task in every))
         raise UserError(f"--models: {target.name} has none of them; it has: {known}")

@@ -115,10 +115,13 @@ def matched(
     p: float,
     total_epochs: int,
     steps_per_epoch: int,
+    held_epochs: int = 0,
     **settings: Any,
 ) -> MatchedLPSGDM:
-    """`MatchedLPSGDM` with the paper's cosine."""
-    schedule = CosineP(p, total_epochs=total_epochs, steps_per_epoch=steps_per_epoch)
+    """`MatchedLPSGDM` with the paper's cosine, after ``held_epochs`` at p_max."""
+    schedule = HeldCosineP(
+        p, held=held_epochs, total_epochs=total_epochs, steps_per_epoch=steps_per_epoch
+    )
     return MatchedLPSGDM(model.parameters(), length=length, p=schedule, **settings)
 
 
