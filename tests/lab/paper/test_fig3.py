@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lpsgd.lab.paper import fig3, toy
-from lpsgd.lab.paper.document import write
+from lpsgd.lab.report.document import write
 from tests.oracles.lp import paper_p, trajectory
 
 

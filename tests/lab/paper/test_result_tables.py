@@ -11,9 +11,9 @@ import pytest
 
 from lpsgd.lab.paper import result_tables, tables
 from lpsgd.lab.paper.choices import read_choices
-from lpsgd.lab.paper.document import to_markdown, write
 from lpsgd.lab.paper.protocol import Options, scaled_epoch
 from lpsgd.lab.paper.scales import CPU, PAPER, Scale
+from lpsgd.lab.report.document import to_markdown, write
 from lpsgd.lab.runs import config
 from tests.lab.fabricate import history
 

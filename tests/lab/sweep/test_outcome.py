@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lpsgd.lab.paper.document import Picture
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import read_recipe_file
+from lpsgd.lab.report.document import Picture
 from lpsgd.lab.sweep.figures import all_figures
 from lpsgd.lab.sweep.importance import importances
 from lpsgd.lab.sweep.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text

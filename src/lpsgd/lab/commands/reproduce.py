@@ -15,9 +15,9 @@ from lpsgd.lab.execution import ExecutorChoice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lpsgd.lab.paper.document import Document
     from lpsgd.lab.paper.protocol import Options
     from lpsgd.lab.paper.targets import Target
+    from lpsgd.lab.report.document import Document
     from lpsgd.lab.training import RunOptions
 
 NAMES = (
@@ -136,10 +136,11 @@ def _make(
     as_json: bool,
 ) -> None:
     """Make the targets one after another; `all` goes on past one whose data is missing."""
-    from lpsgd.lab.paper.document import write
-    from lpsgd.lab.paper.gather import write_page
+    from lpsgd.lab.paper import PAPER
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.plan import write_plan
+    from lpsgd.lab.report.document import write
+    from lpsgd.lab.report.gather import gather
     from lpsgd.lab.runs import writing
 
     for target in chosen:  # before any is made, so that `lpsgd status` knows what is to come
@@ -162,7 +163,9 @@ def _make(
     if everything:
         title = f"The paper's results at {options.scale.name} scale"
         with writing(options.out):
-            files.append(write_page(documents, missing, title, options.out))
+            files.append(
+                gather(documents, options.out, title=title, subtitle=PAPER, missing=missing)
+            )
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in files]}, indent=2))
     else:

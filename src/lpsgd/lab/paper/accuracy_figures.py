@@ -10,12 +10,12 @@ from lpsgd.lab import curves
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.figures import TEXT, canvas, label_panels
 from lpsgd.lab.paper import tables
-from lpsgd.lab.paper.document import Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import Options, chosen_panels, load, recipe, tasks_for
 from lpsgd.lab.paper.tables import OURS
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.records import Run
+from lpsgd.lab.report.document import Document, Picture, Table, text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

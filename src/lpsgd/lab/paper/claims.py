@@ -15,8 +15,8 @@ from importlib import resources
 from itertools import product
 
 from lpsgd.lab.paper import grid, tables
-from lpsgd.lab.paper.document import Document, Table, text
 from lpsgd.lab.paper.tables import OPTIMIZERS, OURS
+from lpsgd.lab.report.document import Document, Table, text
 
 AGREES, DIFFERS, PARTLY = "agrees", "does not follow", "follows in part"
 UNKNOWN = "not checkable from the tables"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from lpsgd.lab import curves
 from lpsgd.lab.figures import TEXT, canvas, label_panels
 from lpsgd.lab.paper import tables
-from lpsgd.lab.paper.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import Options, load, place_of, recipe, tasks_for
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.records import Run
+from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.strict import number
 from lpsgd.peers import registry
 

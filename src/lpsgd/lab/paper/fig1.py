@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper import tables
-from lpsgd.lab.paper.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import (
     Options,
     chosen_panels,
@@ -17,6 +16,7 @@ from lpsgd.lab.paper.protocol import (
     tasks_for,
 )
 from lpsgd.lab.plan import Task
+from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 
 if TYPE_CHECKING:
     from lpsgd.lab.execution import ExecutorChoice

@@ -22,7 +22,7 @@ from lpsgd.lab.figures import (
 )
 from lpsgd.lab.files import write_text
 from lpsgd.lab.paper import toy
-from lpsgd.lab.paper.document import Attachment, Document, Picture, Table, text
+from lpsgd.lab.report.document import Attachment, Document, Picture, Table, text
 from lpsgd.lab.report.frame import asset, frame
 from lpsgd.lab.report.html import Html, embedded_json
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from lpsgd.lab.files import write_text
 from lpsgd.lab.paper import tables
-from lpsgd.lab.paper.document import Attachment, Cell, Document, Table, text
+from lpsgd.lab.report.document import Attachment, Cell, Document, Table, text
 from lpsgd.lab.toml import toml_value
 
 Space: TypeAlias = "dict[str, dict[str, list[Any]]]"

@@ -11,10 +11,10 @@ from lpsgd.lab import curves
 from lpsgd.lab.figures import TEXT, canvas, label_panels
 from lpsgd.lab.numbers import fixed
 from lpsgd.lab.paper import tables
-from lpsgd.lab.paper.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.paper.protocol import Options, load, recipe, scaled_epoch, tasks_for
 from lpsgd.lab.plan import Task
 from lpsgd.lab.records import Run
+from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.stats import Summary, summarise
 from lpsgd.lab.strict import number
 

@@ -10,9 +10,9 @@ from lpsgd.lab.data import places
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.paper import accuracy_figures, claims, decay, fig1, grid, result_tables, tables
-from lpsgd.lab.paper.document import Document, Table
 from lpsgd.lab.paper.protocol import Options, paired_order
 from lpsgd.lab.plan import Task
+from lpsgd.lab.report.document import Document, Table
 from lpsgd.lab.training import RunOptions
 
 Planner = Callable[[Options], list[Task]]

@@ -22,7 +22,7 @@ from lpsgd.lab.figures import (
     VERMILION,
     canvas,
 )
-from lpsgd.lab.paper.document import Picture, Table
+from lpsgd.lab.report.document import Picture, Table
 from lpsgd.lab.sweep.importance import importances
 from lpsgd.lab.sweep.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
 from lpsgd.lab.sweep.space import Competitor

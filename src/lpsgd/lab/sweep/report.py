@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lpsgd.lab.files import write_json
 from lpsgd.lab.numbers import plain
-from lpsgd.lab.paper.document import Attachment, Document, Table, text, write
-from lpsgd.lab.paper.gather import write_page
+from lpsgd.lab.report.document import Attachment, Document, Table, text, write
+from lpsgd.lab.report.gather import gather
 from lpsgd.lab.sweep.figures import all_figures, searched_names
 from lpsgd.lab.sweep.outcome import GOOD, Outcome, Winner, pruned_text
 
@@ -33,9 +33,8 @@ def write_report(outcome: Outcome, command: str) -> Path:
     write(document, folder / _NAME)
     recipe = outcome.sweep.recipe_of_all()
     subtitle = f"{recipe.dataset}, {recipe.model}, {recipe.epochs} epochs; chosen on validation"
-    return write_page(
-        [document], [], "Search of the optimizers' settings", folder, subtitle=subtitle
-    )
+    title = "Search of the optimizers' settings"
+    return gather([document], folder, title=title, subtitle=subtitle)
 
 
 def make_document(outcome: Outcome, command: str) -> Document:

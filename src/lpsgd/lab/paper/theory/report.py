@@ -22,8 +22,8 @@ from lpsgd.lab.figures import (
     label_panels,
 )
 from lpsgd.lab.numbers import percent
-from lpsgd.lab.paper.document import Document, Picture, Table, text
 from lpsgd.lab.paper.theory import descent, failures, rates
+from lpsgd.lab.report.document import Document, Picture, Table, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

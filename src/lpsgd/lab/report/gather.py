@@ -1,4 +1,4 @@
-"""All documents of `lpsgd reproduce all` on one HTML page that needs no other file."""
+"""Documents on one HTML page that needs no other file: of the paper, or of a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lpsgd.lab.files import write_text
-from lpsgd.lab.paper.document import (
+from lpsgd.lab.report.document import (
     Attachment,
     Block,
     Document,
@@ -25,18 +25,13 @@ PAGE = "index.html"
 _SHORT = 24  # characters of a cell that is not broken into lines
 
 
-_PAPER = (
-    "Beyond l_2-norm and l_inf-norm: a curvature-inspired l_p-norm scheme for deep neural networks"
-)
-
-
-def write_page(
+def gather(
     documents: Sequence[Document],
-    missing: Sequence[tuple[str, str]],
-    title: str,
     out: Path,
     *,
-    subtitle: str = _PAPER,
+    title: str,
+    subtitle: str,
+    missing: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Write ``out``/index.html; ``missing`` names what could not be made, and why."""
     contents = element("nav", _contents(documents, missing), aria_label="Contents")
