@@ -28,7 +28,7 @@ class Recipe(BaseModel):
 
     dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
     data: dict[str, Any] = Field(
-        default_factory=dict, description="Options of the data set, such as `file` for text."
+        default_factory=dict, description="Options of the data set, such as `path` for text."
     )
     train_size: int | None = Field(None, gt=0, description="Use a stratified subset of this size.")
     val_size: int = Field(0, ge=0, description="Images held out of the training set.")
