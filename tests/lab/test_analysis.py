@@ -154,6 +154,18 @@ def test_diverged_unfinished_and_missing_runs_are_shown_and_left_out(five_seeds)
     assert json.loads(json.dumps(analysis.to_json(), allow_nan=False))["reference"] == "sgd"
 
 
+def test_an_earlier_epoch_does_not_pass_for_the_last(tmp_path):
+    root = write_comparison(tmp_path / "c", {"sgd": [90.0, 91.0], "adam": [92.0, 93.0]})
+    metrics = root / "runs/optimizer-1/seed-1/metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    analysis = analyse(load_comparison(root))
+    adam = analysis.results[1]
+    assert (adam.complete, adam.unfinished, adam.final["test_top1"].mean) == (1, 1, 92.0)
+    assert analysis.notes == (
+        "Not finished: adam, seed 1 (metrics.jsonl was changed: 2 of 5 epochs are there).",
+    )
+
+
 def test_pairs_are_the_shared_seeds(tmp_path):
     root = tmp_path / "c"
     write_plan(root, ["sgd", "lion"], [0, 1, 2])

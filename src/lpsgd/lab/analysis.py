@@ -293,7 +293,8 @@ def _unfinished(runs: Sequence[Run]) -> tuple[str, ...]:
             notes.append(f"Diverged: {name}" + (f" ({run.reason})" if run.reason else "") + ".")
         elif run.state == "incomplete":
             epochs = run.setting("epochs")
-            notes.append(f"Not finished: {name} (epoch {len(run.history)} of {epochs}).")
+            where = run.reason or f"epoch {len(run.history)} of {epochs}"
+            notes.append(f"Not finished: {name} ({where}).")
         elif run.state == "not started":
             notes.append(f"Not started: {name}.")
     return tuple(notes)

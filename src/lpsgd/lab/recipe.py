@@ -23,8 +23,9 @@ from lpsgd.nearest import unknown
 class Recipe(BaseModel):
     """One run: data, model, optimizer, schedule, numerics, seed."""
 
-    # built on first use: the command line only shows the fields when it prints help
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    # strict: true is not 1, "8" is not 8. Built on first use: the command line only shows the
+    # fields when it prints help
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
     data: dict[str, Any] = Field(

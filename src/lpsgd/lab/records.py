@@ -96,6 +96,11 @@ def load_run(place: Path, root: Path) -> Run:
     if result.get("state") in ("complete", "diverged"):
         state = result["state"]
     reason = result.get("reason")
+    epochs = result.get("epochs")
+    if state == "complete" and isinstance(epochs, int) and len(history) != epochs:
+        # an earlier epoch must not pass for the last one
+        state = "incomplete"
+        reason = f"metrics.jsonl was changed: {len(history)} of {epochs} epochs are there"
     run = Run("", 0, place.relative_to(root).as_posix(), state, config=config)
     return replace(
         run,
