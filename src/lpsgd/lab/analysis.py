@@ -274,7 +274,7 @@ def _mean(values: Any) -> float | None:
 
 
 def _largest(values: Any) -> int | None:
-    known = [int(value) for value in values if isinstance(value, (int, float))]
+    known = [int(x) for x in values if isinstance(x, (int, float)) and math.isfinite(x)]
     return max(known) if known else None
 
 
