@@ -154,6 +154,34 @@ def test_diverged_unfinished_and_missing_runs_are_shown_and_left_out(five_seeds)
     assert json.loads(json.dumps(analysis.to_json(), allow_nan=False))["reference"] == "sgd"
 
 
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("comparison.json", {"seeds": 5}, "seeds is 5, no list"),
+        ("comparison.json", {"optimizers": "sgd"}, "optimizers is 'sgd', no list"),
+        ("comparison.json", {"seeds": ["x"]}, "the seed 'x' is no whole number"),
+        ("runs/optimizer-0/seed-0/config.json", {"seed": math.inf}, "the seed inf is no whole"),
+    ],
+)
+def test_files_changed_by_hand_are_named(tmp_path, file, change, message):
+    root = write_comparison(tmp_path / "c", {"sgd": [90.0]})
+    (root / file).write_text(json.dumps({**json.loads((root / file).read_text()), **change}))
+    with pytest.raises(UserError, match=f"cannot read .*{file}': .*{message}"):
+        load_comparison(root)
+
+
+def test_an_earlier_epoch_does_not_pass_for_the_last(tmp_path):
+    root = write_comparison(tmp_path / "c", {"sgd": [90.0, 91.0], "adam": [92.0, 93.0]})
+    metrics = root / "runs/optimizer-1/seed-1/metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    analysis = analyse(load_comparison(root))
+    adam = analysis.results[1]
+    assert (adam.complete, adam.unfinished, adam.final["test_top1"].mean) == (1, 1, 92.0)
+    assert analysis.notes == (
+        "Not finished: adam, seed 1 (metrics.jsonl was changed: 2 of 5 epochs are there).",
+    )
+
+
 def test_pairs_are_the_shared_seeds(tmp_path):
     root = tmp_path / "c"
     write_plan(root, ["sgd", "lion"], [0, 1, 2])

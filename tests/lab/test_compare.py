@@ -136,6 +136,26 @@ def test_wrong_input_for_all_runs_is_said_once(
     assert "--reference lion: not among" in capsys.readouterr().err
 
 
+def test_a_page_that_cannot_be_written_does_not_cost_the_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out/report.html").mkdir(parents=True)  # no file can have the name of a folder
+    assert compare(tmp_path / "out", "sgd", "--seeds", "1") == 1
+    shown = capsys.readouterr()
+    assert "Final test accuracy" in shown.out
+    assert f"cannot write to {tmp_path / 'out'}: Is a directory" in shown.err
+    assert compare(tmp_path / "out", "sgd", "--seeds", "1", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["optimizers"][0]["complete"] == 1
+
+
+def test_a_mistake_in_a_recipe_file_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text("epoch = 3")
+    assert compare(tmp_path / "out", "sgd", "--recipe", str(tmp_path / "recipe.toml")) == 2
+    assert f"--recipe {tmp_path / 'recipe.toml'}: unknown key 'epoch'" in capsys.readouterr().err
+
+
 def test_torchrun_is_for_one_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,7 @@ def test_a_folder_with_something_else(tmp_path: Path) -> None:
         ({"model": "nonsense"}, "nonsense"),
         ({"batch_size": 500}, "batch_size is 500; .* only 128"),
         ({"device": "nonsense"}, "device='nonsense' is not a device"),
+        ({"device": "meta"}, "device='meta' is not a device"),
         ({"data": {"nonsense": 1}}, "nonsense"),
     ],
 )
@@ -265,6 +266,9 @@ def test_train_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--optimizer", "sgd:lr=-1"], "Invalid learning rate"),
         (["--epochs", "0"], "epochs=0"),
         (["--data", "x"], "write key=value"),
+        (["--dataset", "text", "--data", "path=5"], "cannot read the text 5: No such file"),
+        (["--dataset", "text", "--data", "path="], "cannot read the text .: Is a directory"),
+        (["--dataset", "cifar10", "--data", "check=maybe"], "check is 'maybe'; allowed: true"),
         (["--recipe", "absent.toml"], "No such file"),
     ],
 )

@@ -30,11 +30,19 @@ def test_unknown_keys_are_errors_with_the_nearest_name() -> None:
         ({"closure": True, "precision": "fp16"}, "do not work with precision=fp16"),
         ({"settings": {"lr": {}}}, "lr={} is not a number"),
         ({"seed": -1}, "seed=-1"),
+        ({"epochs": True}, "epochs=True: .*valid integer"),
+        ({"width": "8"}, "width='8': .*valid integer"),
+        ({"compile": "yes"}, "compile='yes': .*valid boolean"),
+        ({"warmup_epochs": True}, "warmup_epochs=True: .*valid number"),
     ],
 )
 def test_wrong_values_are_named(values: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make_recipe(values)
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert make_recipe({"warmup_epochs": 2, "clip_norm": 1}).clip_norm == 1.0
 
 
 def test_a_recipe_survives_strict_json() -> None:

@@ -196,6 +196,31 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
+class Hostile:
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> object:
+        return os.mkdir, (str(self.witness),)
+
+
+def test_a_hostile_checkpoint_under_a_right_name_runs_nothing(tmp_path: Path) -> None:
+    import hashlib
+
+    import torch
+
+    train(small_recipe(), tmp_path / "whole")
+    newest = stopped_run(tmp_path / "run")[0]
+    torch.save({"trainer": Hostile(tmp_path / "witness")}, newest)
+    digest = hashlib.sha256(newest.read_bytes()).hexdigest()[:32]
+    newest.rename(newest.with_name(f"{newest.name[:14]}-{digest}.pt"))
+    events: list[dict[str, object]] = []
+    train(small_recipe(), tmp_path / "run", listen=events.append)
+    assert not (tmp_path / "witness").exists()
+    assert "is damaged" in str([e["text"] for e in events if e["event"] == "warning"])
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
 def test_lost_lines_of_metrics_are_computed_again(tmp_path: Path) -> None:
     train(small_recipe(), tmp_path / "whole")
     stopped_run(tmp_path / "run")

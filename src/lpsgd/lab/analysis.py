@@ -274,7 +274,7 @@ def _mean(values: Any) -> float | None:
 
 
 def _largest(values: Any) -> int | None:
-    known = [int(value) for value in values if isinstance(value, (int, float))]
+    known = [int(x) for x in values if isinstance(x, (int, float)) and math.isfinite(x)]
     return max(known) if known else None
 
 
@@ -293,7 +293,8 @@ def _unfinished(runs: Sequence[Run]) -> tuple[str, ...]:
             notes.append(f"Diverged: {name}" + (f" ({run.reason})" if run.reason else "") + ".")
         elif run.state == "incomplete":
             epochs = run.setting("epochs")
-            notes.append(f"Not finished: {name} (epoch {len(run.history)} of {epochs}).")
+            where = run.reason or f"epoch {len(run.history)} of {epochs}"
+            notes.append(f"Not finished: {name} ({where}).")
         elif run.state == "not started":
             notes.append(f"Not started: {name}.")
     return tuple(notes)

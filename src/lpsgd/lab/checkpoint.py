@@ -109,8 +109,11 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     data = path.read_bytes()
     if _digest(data) != path.stem.rpartition("-")[2]:
         return None
-    state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    return state
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception:  # named after its bytes, and yet nothing that was written here
+        return None
+    return state if isinstance(state, dict) else None
 
 
 def is_checkpoint(path: Path) -> bool:

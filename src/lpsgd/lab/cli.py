@@ -22,6 +22,8 @@ from lpsgd.lab.commands import (
 )
 from lpsgd.lab.errors import LabError, ToldElsewhere
 
+_CTRL_C = 130  # what typer returns for it
+
 app = typer.Typer(
     name="lpsgd",
     no_args_is_help=True,
@@ -58,6 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed while running, 2 wrong input."""
     try:
         result = app(arguments, standalone_mode=False)
+        if result == _CTRL_C:
+            raise typer.Abort
     except ToldElsewhere as error:
         return error.exit_code
     except LabError as error:

@@ -89,14 +89,19 @@ def labels(optimizers: Sequence[str]) -> list[str]:
 
 
 def plan_comparison(
-    values: Mapping[str, Any], optimizers: Sequence[str], seeds: Iterable[int], out: Path | None
+    values: Mapping[str, Any],
+    optimizers: Sequence[str],
+    seeds: Iterable[int],
+    out: Path | None,
+    *,
+    source: str = "recipe",
 ) -> tuple[Path, list[Task]]:
     """Return the folder and the runs of a comparison, ordered so that early results are paired."""
     if not optimizers:
         raise UserError("--optimizers names no optimizer")
     try:
         names = labels(optimizers)
-        recipes = [resolve(values, text) for text in optimizers]
+        recipes = [resolve(values, text, source=source) for text in optimizers]
     except ValueError as error:
         raise UserError(str(error)) from error
     return _plan(dict(zip(names, recipes, strict=True)), seeds, out)

@@ -23,12 +23,13 @@ from lpsgd.nearest import unknown
 class Recipe(BaseModel):
     """One run: data, model, optimizer, schedule, numerics, seed."""
 
-    # built on first use: the command line only shows the fields when it prints help
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    # strict: true is not 1, "8" is not 8. Built on first use: the command line only shows the
+    # fields when it prints help
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
     data: dict[str, Any] = Field(
-        default_factory=dict, description="Options of the data set, such as `file` for text."
+        default_factory=dict, description="Options of the data set, such as `path` for text."
     )
     train_size: int | None = Field(None, gt=0, description="Use a stratified subset of this size.")
     val_size: int = Field(0, ge=0, description="Images held out of the training set.")

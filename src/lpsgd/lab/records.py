@@ -96,11 +96,16 @@ def load_run(place: Path, root: Path) -> Run:
     if result.get("state") in ("complete", "diverged"):
         state = result["state"]
     reason = result.get("reason")
+    epochs = result.get("epochs")
+    if state == "complete" and isinstance(epochs, int) and len(history) != epochs:
+        # an earlier epoch must not pass for the last one
+        state = "incomplete"
+        reason = f"metrics.jsonl was changed: {len(history)} of {epochs} epochs are there"
     run = Run("", 0, place.relative_to(root).as_posix(), state, config=config)
     return replace(
         run,
         label=str(run.setting("label") or run.optimizer or place.name),
-        seed=int(run.setting("seed") or 0),
+        seed=_seed(run.setting("seed") or 0, place / "config.json"),
         reason=None if reason is None else str(reason),
         environment=read_json(place / "environment.json"),
         result=result,
@@ -110,10 +115,14 @@ def load_run(place: Path, root: Path) -> Run:
 
 def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[Run]) -> Comparison:
     """The runs that ``comparison.json`` names, in its order; a missing one is 'not started'."""
+    path = folder / "comparison.json"
+    for key in ("optimizers", "seeds"):
+        if not isinstance(plan.get(key, []), list):
+            raise UserError(f"cannot read {str(path)!r}: {key} is {plan[key]!r}, no list")
     labels = tuple(str(label) for label in plan.get("optimizers", ()))
-    seeds = tuple(int(seed) for seed in plan.get("seeds", ()))
+    seeds = tuple(_seed(seed, path) for seed in plan.get("seeds", ()))
     if not labels:
-        raise UserError(f"{str(folder / 'comparison.json')!r} names no optimizers")
+        raise UserError(f"{str(path)!r} names no optimizers")
     found = {(run.label, run.seed): run for run in runs}
     listed = tuple(
         found.pop((label, seed), Run(label, seed, "", "not started"))
@@ -202,6 +211,12 @@ def run_folders(root: Path) -> Iterator[Path]:
         if "config.json" in files and is_run(Path(name)):
             folders.clear()
             yield Path(name)
+
+
+def _seed(value: Any, path: Path) -> int:
+    if isinstance(value, int):
+        return value
+    raise UserError(f"cannot read {str(path)!r}: the seed {value!r} is no whole number")
 
 
 def _optimizer(config: Mapping[str, Any]) -> Mapping[str, Any]:

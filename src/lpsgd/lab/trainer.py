@@ -500,6 +500,8 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+        if device.type == "meta":  # shapes without numbers: nothing to train
+            raise RuntimeError
     except RuntimeError:
         raise UserError(f"device={name!r} is not a device: write cpu, cuda or cuda:N") from None
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -138,7 +138,7 @@ def parse_value(text: str) -> Any:
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
-    if text[0] in "([" and text[-1] in ")]":
+    if text.startswith(("(", "[")) and text.endswith((")", "]")):
         return [parse_value(item.strip()) for item in text[1:-1].split(",") if item.strip()]
     for kind in (int, float):
         try:

@@ -6,6 +6,8 @@ import dataclasses
 import os
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -181,6 +183,60 @@ def test_nothing_but_arrays_is_resolved(hostile):
         pickles.loads(pickle.dumps(hostile))
 
 
+_OBJECTS = b"cnumpy\ndtype\n(X\x01\x00\x00\x00O\x89\x88tR"
+_NEW = b"cnumpy._core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R"
+_NO_FLAGS = b"(K\x03X\x01\x00\x00\x00|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+_MEMORY = b"\x96\x08\x00\x00\x00\x00\x00\x00\x00AAAAAAAA"
+_WRITE = b"K\x00Ns."  # array[0] = None: numpy lets go of the object whose address was there
+_RAW_MEMORY = {
+    "ndarray((1,), object, bytearray)": [b"cnumpy\nndarray\n(K\x01\x85", _OBJECTS, _MEMORY, b"tR"],
+    "a dtype whose state denies that it is of objects": [
+        *(_NEW, b"(K\x01K\x01\x85", _OBJECTS, _NO_FLAGS, b"\x89C\x08AAAAAAAAtb"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", _RAW_MEMORY)
+def test_raw_memory_is_not_taken_for_objects(name):
+    hostile = b"".join([b"\x80\x05", *_RAW_MEMORY[name], _WRITE])
+    # in a process of its own: it would die
+    program = (
+        "import sys; from lpsgd.lab.data import pickles; pickles.loads(sys.stdin.buffer.read())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=hostile, capture_output=True)
+    assert done.returncode == 1, f"{done.returncode}: {done.stderr}"
+    assert b"ForbiddenPickle" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([{}]),
+        np.array(["a"]),
+        np.zeros(2, "V8"),
+        np.zeros(2, [("a", "O")]),
+        np.zeros(2, "M8"),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_arrays_of_other_things_than_numbers_are_refused(array):
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(pickles.ForbiddenPickle, match="numbers"):
+            pickles.loads(pickle.dumps(array, protocol=protocol))
+
+
+def test_an_array_that_python_2_wrote():
+    """The official files are of this kind: every string is bytes."""
+    content = b"".join(
+        [
+            b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR(I1\n(I2\nI3\nt",
+            b"cnumpy\ndtype\n(S'u1'\nI0\nI1\ntR(I3\nS'|'\nNNNI-1\nI-1\nI0\ntbI00\nS'abcdef'\ntb.",
+        ]
+    )
+    found = pickles.loads(content)
+    assert (found.dtype, found.tolist()) == (np.uint8, [[97, 98, 99], [100, 101, 102]])
+
+
 def test_only_the_harmless_codec_is_allowed():
     assert pickles.loads(pickle.dumps(b"\xff\x00", protocol=2)) == b"\xff\x00"
     hostile = b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R."
@@ -189,7 +245,7 @@ def test_only_the_harmless_codec_is_allowed():
 
 
 def test_arrays_and_plain_values_survive():
-    value = {"a": np.arange(6).reshape(2, 3), "b": [1, 2.5, None, True, ("x", b"y")]}
+    value = {"a": np.arange(6, dtype=">i4").reshape(3, 2).T, "b": [1, 2.5, None, True, ("x", b"y")]}
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         found = pickles.loads(pickle.dumps(value, protocol=protocol))
         np.testing.assert_array_equal(found["a"], value["a"])

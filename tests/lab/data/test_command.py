@@ -73,6 +73,15 @@ def test_wrong_input_exits_with_2(arguments, message, capsys, tmp_path):
     assert message in capsys.readouterr().err
 
 
+def test_ctrl_c_is_said(capsys, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lpsgd.lab.data.obtain.get", interrupted)
+    assert cli.main(["data", "get", "cifar10", "--root", str(tmp_path)]) == 1
+    assert "lpsgd: interrupted" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["list", "get", "verify"])
 def test_help_has_an_example(command, capsys):
     assert cli.main(["data", command, "--help"]) == 0

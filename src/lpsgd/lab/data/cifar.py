@@ -30,6 +30,8 @@ NORMALIZATION = {
 
 def load(request: Request, *, check: bool = True) -> Data:
     """The whole data set in memory. ``check=False`` accepts files changed on purpose."""
+    if not isinstance(check, bool):
+        raise UserError(f"check is {check!r}; allowed: true, false")
     description = entry(request.name)
     layout = find_layout(description, request.root)
     folder, classes = request.root / layout.folder, CLASSES[request.name]

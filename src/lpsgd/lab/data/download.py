@@ -40,6 +40,8 @@ def download(
     there. ``attempts`` counts failures in a row that brought no new byte, ``pause`` (doubled at
     each) is the wait after one, in seconds.
     """
+    if path.is_file() and md5_of(path) == md5:
+        return  # brought by hand, or of a time when there was no room to unpack it
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
     # A part of an older version of the file, or damage on the way, shows only at the end: then the
@@ -88,8 +90,7 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
             error.close()
             return
         raise
-    # unbuffered, so that closing writes nothing and cannot fail
-    with response, part.open("ab", buffering=0) as stream:
+    with response, _open(part) as stream:
         if offset and response.status != 206:  # this server sends the whole file whatever is asked
             stream.truncate(0)
             offset = 0
@@ -104,6 +105,13 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
         os.fsync(stream.fileno())
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke off at {done} of {total} bytes")
+
+
+def _open(part: Path) -> io.FileIO:
+    try:
+        return part.open("ab", buffering=0)  # so that closing writes nothing and cannot fail
+    except OSError as error:  # not the network's fault, see _append
+        raise LabError(f"cannot write {part}: {error.strerror}") from error
 
 
 def _append(stream: io.FileIO, piece: bytes, part: Path) -> None:

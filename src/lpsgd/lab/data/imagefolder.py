@@ -49,7 +49,7 @@ def load(request: Request, *, path: str | Path | None = None, size: int = 224) -
 
 def place(root: Path, path: str | Path | None = None) -> Path:
     """The folder that holds train and val."""
-    return root / "imagefolder" if path is None else Path(path).expanduser()
+    return root / "imagefolder" if path is None else Path(str(path)).expanduser()
 
 
 @dataclass(frozen=True)

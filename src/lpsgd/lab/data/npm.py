@@ -70,7 +70,9 @@ def convert(archive: Path, layout: Layout, folder: Path, *, say: Callable[[str],
                     )
                 write_bytes(folder / file.name, data)
                 say(f"{folder / file.name}: {file.images} images, md5 as published")
-    except (tarfile.TarError, EOFError, KeyError, ValueError, OSError) as error:
+    except LabError:
+        raise
+    except Exception as error:  # a damaged archive, picture or list may raise anything
         raise LabError(f"cannot read {PACKAGE}: {error}") from error
 
 

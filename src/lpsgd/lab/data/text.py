@@ -24,7 +24,7 @@ def load(request: Request, *, path: str | Path | None = None, context: int = 128
     the seed: neighbouring windows share sentences, so random windows would leak.
     """
     context = whole("context", context, least=1)
-    text = manual() if path is None else read(Path(path))
+    text = manual() if path is None else read(Path(str(path)))
     characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     vocabulary, numbers = np.unique(characters, return_inverse=True)
     stream = torch.from_numpy(numbers)
