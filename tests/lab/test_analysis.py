@@ -148,6 +148,12 @@ def test_diverged_unfinished_and_missing_runs_are_shown_and_left_out(five_seeds)
         "Diverged: lion, seed 4 (loss is nan at step 17).",
     )
     assert "Too few seeds for adam, lion: 3 to 4, and at least 5" in " ".join(analysis.verdict)
+    for seed in range(4):
+        result = lion / f"seed-{seed}" / "result.json"
+        ended = json.loads(result.read_text())
+        result.write_text(json.dumps({**ended, "state": "diverged"}))
+    verdict = analyse(load_comparison(five_seeds)).verdict
+    assert "All 5 runs of lion diverged: it has no numbers." in verdict
     states = {(run["label"], run["seed"]): run["state"] for run in analysis.to_json()["runs"]}
     assert states["lion", 4] == "diverged"
     assert states["adam", 4] == "not started"

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from lpsgd.lab import cli
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.training import RunOptions, train
+from lpsgd.lab.training import Interrupted, RunOptions, train
 
 from .running import assert_same_run, metrics, read, small_recipe
 
@@ -234,6 +235,21 @@ def test_environment_has_no_variables_of_the_user(
     assert {"python", "packages", "commit", "cpu", "gpus", "threads"} <= environment.keys()
     for path in (tmp_path / "run").rglob("*"):
         assert path.is_dir() or b"hunter2" not in path.read_bytes()
+
+
+def test_a_run_that_moves_keeps_what_it_began_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    stop.set()
+    for name in ("first", "first", "second"):
+        monkeypatch.setattr("lpsgd.lab.environment._cpu_name", lambda name=name: name)
+        with pytest.raises(Interrupted):
+            train(small_recipe(), tmp_path / "run", stop=stop)
+    train(small_recipe(), tmp_path / "run")
+    environment = read(tmp_path / "run", "environment.json")
+    assert environment["cpu"] == "second"
+    assert [machine["cpu"] for machine in environment["earlier"]] == ["first"]
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:

@@ -72,11 +72,12 @@ class Run:
         return read_result(self.folder)
 
     def begin(self, recipe: Recipe, label: str, environment: Mapping[str, Any]) -> None:
-        """Record what is going to run, on what."""
+        """Record what is going to run, on what; where it began elsewhere, that is kept too."""
         with writing(self.folder):
             if not (self.folder / "config.json").exists():
                 write_json(self.folder / "config.json", config(recipe, label))
-            write_json(self.folder / "environment.json", environment)
+            path = self.folder / "environment.json"
+            write_json(path, _with_earlier(environment, path))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Record that the run ended; after this it is never trained again."""
@@ -275,6 +276,18 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
             f"{folder} belongs to another recipe: {'; '.join(differences)}. Nothing was changed; "
             "choose another folder with --out"
         )
+
+
+def _with_earlier(environment: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The environment, with those before it of a run that was moved or upgraded meanwhile."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        earlier = known.pop("earlier", [])
+    except (OSError, ValueError, AttributeError):  # none, or damaged
+        return dict(environment)
+    if known != environment:
+        earlier = [*earlier, known]
+    return {**environment, "earlier": earlier} if earlier else dict(environment)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

@@ -94,13 +94,19 @@ def headline(metric: Metric, reference: str, results: Sequence[OptimizerResult])
     leader = _leader(metric, results)
     if leader:
         lines.append(leader)
-    lines.extend(
-        f"{result.diverged} of {len(result.runs)} runs of {result.label} diverged; "
-        "its numbers are of the others only."
-        for result in results
-        if result.diverged
-    )
+    lines.extend(_divergence(result) for result in results if result.diverged)
     return lines
+
+
+def _divergence(result: OptimizerResult) -> str:
+    count = len(result.runs)
+    if result.diverged == count:
+        every = "The only run" if count == 1 else f"All {count} runs"
+        return f"{every} of {result.label} diverged: it has no numbers."
+    return (
+        f"{result.diverged} of {count} runs of {result.label} diverged; "
+        "its numbers are of the others only."
+    )
 
 
 def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult]) -> list[str]:

@@ -128,6 +128,8 @@ class TestText:
             ):
                 load("text", context=context)
         assert load("text", context="64").input_shape == (64,)
+        with pytest.raises(UserError, match=r"train_size is 8, but .* no window of 9999999"):
+            load("text", context=9_999_999, train_size=8)
 
 
 class TestSynthetic:

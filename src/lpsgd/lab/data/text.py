@@ -33,7 +33,7 @@ def load(request: Request, *, path: str | Path | None = None, context: int = 128
     train, val = _hold_out(train, request, context)
     test_windows = _windows(test, context)
     if request.test_size is not None:
-        _check("test_size", request.test_size, test_windows)
+        _check("test_size", request.test_size, test_windows, context)
         test = test[: (request.test_size + 1) * context]
     return Data(
         name=request.name,
@@ -107,17 +107,19 @@ def _hold_out(train: Tensor, request: Request, context: int) -> tuple[Tensor, Te
     total = _windows(train, context)
     val = train[:0]
     if request.val_size:
-        _check("val_size", request.val_size, total - 2)
+        _check("val_size", request.val_size, total - 2, context)
         border = len(train) - (request.val_size + 1) * context
         train, val = train[:border], train[border:]
     if request.train_size is not None:
         left = _windows(train, context)
-        _check("train_size", request.train_size, left)
+        _check("train_size", request.train_size, left, context)
         first = derive(request.seed, "subset") % (left - request.train_size + 1) * context
         train = train[first : first + (request.train_size + 1) * context]
     return train, val
 
 
-def _check(name: str, value: int, most: int) -> None:
+def _check(name: str, value: int, most: int, context: int) -> None:
+    if most < 1:
+        raise UserError(f"{name} is {value}, but this text has no window of {context} to spare")
     if not 1 <= value <= most:
         raise UserError(f"{name} is {value}; allowed: 1 to {most} windows of this text")

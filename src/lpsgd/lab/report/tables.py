@@ -267,6 +267,8 @@ def _flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
             for key, item in value.items()
             for pair in _flatten(item, f"{name}.{key}" if name else str(key))
         ]
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        return [pair for k, item in enumerate(value) for pair in _flatten(item, f"{name}.{k}")]
     if not name:
         return []
     return [(name, ", ".join(map(plain, value)) if isinstance(value, list) else plain(value))]
