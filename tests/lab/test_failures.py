@@ -7,12 +7,14 @@ import json
 import math
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from lpsgd.lab import cli
 from lpsgd.lab.errors import LabError, UserError
@@ -221,6 +223,39 @@ def test_state_that_could_not_be_loaded_is_refused_at_the_first_save(
     monkeypatch.setattr(torch.optim.SGD, "state_dict", lambda self: {"odd": Path("x"), "state": {}})
     with pytest.raises(LabError, match="not tensors and plain values"):
         train(small_recipe(), tmp_path / "run", options=RunOptions(save_seconds=0))
+
+
+_KILLS_AN_IMAGE_WORKER = """
+import multiprocessing, os, signal, sys, time
+from lpsgd.lab import cli, training
+
+def kill(*arguments, step=training.Trainer.train_step, **options):
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGKILL)
+    time.sleep(0.2)
+    return step(*arguments, **options)
+
+training.Trainer.train_step = kill
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_an_image_worker_that_is_killed_ends_the_run_with_a_message(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for name in ("ant", "bee"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(8):
+                Image.new("RGB", (32, 32)).save(tmp_path / split / name / f"{number}.jpg")
+    given = ["train", "--dataset", "imagefolder", "--data", f"path={tmp_path}"]
+    given += ["--data", "size=16"]
+    given += ["--model", "mlp", "--width", "8", "--epochs", "1", "--batch-size", "4"]
+    given += ["--workers", "1", "--out", str(tmp_path / "run")]
+    # in a process of its own: torch raises the error wherever the main thread happens to be
+    command = [sys.executable, "-c", _KILLS_AN_IMAGE_WORKER, *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "a process that decodes images was lost: DataLoader worker" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # ---------------------------------------------------------------------- what a run records

@@ -76,7 +76,7 @@ def train(
     with _open(folder, recipe, world) as run:
         result = world.from_main(run.result)
         if result is None:
-            with numerics(recipe) as device:
+            with numerics(recipe) as device, _image_workers_watched():
                 device = world.device(device)
                 precision.require(recipe.precision, device)
                 data = load_data(recipe, options, device)
@@ -101,6 +101,23 @@ def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[Run]:
 
         world.from_main(enter)
         yield run
+
+
+@contextmanager
+def _image_workers_watched() -> Iterator[None]:
+    """An error of our own for a DataLoader worker that was killed, mostly for want of memory.
+
+    Torch raises it in a signal handler: wherever the main thread happens to be.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).strip()
+        if not text.startswith("DataLoader worker"):
+            raise
+        raise LabError(
+            f"a process that decodes images was lost: {text} What was saved before is kept."
+        ) from error
 
 
 def _check_options(options: RunOptions, world: World) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -169,23 +168,11 @@ class FileLoader(Loader):
             # resumed in mid-epoch would draw one more than one that never stopped
             generator=torch.Generator(),
         )
-        for made in _received(loader):
+        for made in loader:
             if isinstance(made, _Failure):
                 raise LabError(made.message)
             images, labels = (part.to(self._device, non_blocking=True) for part in made)
             yield NORMALIZATION(images), labels
-
-
-def _received(loader: DataLoader[Any]) -> Iterator[Any]:
-    batches = iter(loader)
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except RuntimeError as error:  # a worker was killed, mostly for want of memory
-            raise LabError(f"a process that decodes images was lost: {error}") from error
-        yield batch
 
 
 @dataclass(frozen=True)
