@@ -153,6 +153,17 @@ def test_half_lines_and_repeated_epochs(tmp_path):
     assert read_records(path) == [{"epoch": 0, "value": 2}, {"epoch": 5, "value": None}]
 
 
+@pytest.mark.parametrize("line", ["5", "null", '{"value": 1}', '{"epoch": "x"}', '{"epoch": [1]}'])
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
+    path = tmp_path / "curvature.jsonl"
+    path.write_bytes(b'{"epoch": 0}\n\xff\xfe\n')  # bytes that are no text are half a line
+    assert read_records(path) == [{"epoch": 0}]
+    with path.open("a") as stream:
+        stream.write(f"{line}\n")
+    with pytest.raises(ValueError, match="curvature.jsonl, line 3: expected a record"):
+        read_records(path)
+
+
 def test_wrong_arguments_name_themselves():
     problem = mlp()
     for options, text in (

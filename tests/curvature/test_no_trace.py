@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from lpsgd.curvature import (
     CurvatureMonitor,
@@ -92,6 +92,16 @@ def test_every_measurement_leaves_no_trace(problem, batchnorm, tmp_path):
             model, CE, data, tmp_path, batchnorm=batchnorm, lanczos=5, modules="*", stream=None
         )(0)
         assert fingerprint(model, generator) == before
+
+
+def test_the_generator_of_a_batch_sampler_is_put_back():
+    dataset = TensorDataset(torch.randn(12, 3), torch.randn(12, 2))
+    generator = torch.Generator().manual_seed(7)
+    batches = BatchSampler(RandomSampler(dataset, generator=generator), 4, drop_last=False)
+    before = generator.get_state()
+    data = DataLoader(dataset, batch_sampler=batches)
+    hessian_operator(torch.nn.Linear(3, 2), torch.nn.MSELoss(), data)
+    assert torch.equal(generator.get_state(), before)
 
 
 def test_a_failing_model_is_put_back_too():

@@ -60,6 +60,25 @@ def test_products_equal_curvlinops(problem, kind):
     assert (operator @ vectors - theirs @ vectors).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"weight": torch.tensor([1.0, 5.0, 0.2])}, "class weights"),
+        ({"ignore_index": 1}, "ignored"),
+    ],
+)
+def test_a_mean_that_is_not_over_samples_is_not_cut(options, why):
+    model = nn.Linear(4, 3)
+    data = (torch.randn(9, 4), torch.tensor([0, 1, 2] * 3))
+    with pytest.raises(ValueError, match=f"chunk=4 is below the batch size 9.*{why}"):
+        hessian_operator(model, nn.CrossEntropyLoss(**options), data, chunk=4)
+    total = nn.CrossEntropyLoss(**options, reduction="sum")
+    vector = torch.randn(15)
+    parts = hessian_operator(model, total, data, chunk=4) @ vector
+    assert torch.allclose(parts, hessian_operator(model, total, data) @ vector, atol=1e-5)
+    assert hessian_operator(model, nn.CrossEntropyLoss(**options), data, chunk=9).samples == 9
+
+
 @pytest.mark.parametrize("kind", ["hessian", "ggn"])
 def test_chunks_do_not_change_the_product(kind):
     problem = attention()

@@ -365,6 +365,24 @@ class TestDegenerate:
         large = random_symmetric(np.concatenate([np.full(90, 0.0), [3.0, 3.0]]))
         assert np.allclose(top_eigenvalues(large, 2).values, [3, 3])
 
+    @pytest.mark.parametrize(("k", "which"), [(3, "LA"), (12, "LA"), (3, "LM"), (4, "BE")])
+    def test_repeated_eigenvalues_are_found_before_the_space_closes(self, k, which):
+        """Of a linear layer under the square error: each output repeats all eigenvalues."""
+        inputs = torch.randn(90, 40, dtype=torch.float64)
+        layer = torch.nn.Linear(40, 8, bias=False).double()
+        targets = torch.randn(90, 8, dtype=torch.float64)
+        operator = hessian_operator(layer, torch.nn.MSELoss(), (inputs, targets))
+        single = np.linalg.eigvalsh((2 / (90 * 8) * inputs.T @ inputs).numpy())
+        exact = np.sort(np.repeat(single, 8))[::-1]
+        wanted = np.r_[exact[:2], exact[-2:]] if which == "BE" else exact[:k]
+        pairs = top_eigenvalues(operator, k, which)
+        assert pairs.converged
+        assert np.abs(pairs.values - wanted).max() < 2e-6 * exact[0]
+        gram = pairs.vectors.T @ pairs.vectors
+        assert torch.allclose(gram, torch.eye(k, dtype=torch.float64), atol=1e-10)
+        error = operator @ pairs.vectors - pairs.vectors * torch.as_tensor(pairs.values)
+        assert np.all(error.norm(dim=0).numpy() <= pairs.residuals + 1e-12)
+
     def test_wrong_arguments_name_themselves(self):
         matrix = torch.eye(40)
         for call, text in (

@@ -187,6 +187,23 @@ def test_a_file_that_cannot_be_read_is_one_failed_run(folder: Path) -> None:
     assert states(folder)["sgd 0"] == "failed"
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        '{"runs": null}',
+        '{"runs": ["a"]}',
+        '{"runs": [{"label": "sgd"}]}',
+        '{"runs": [{"label": "a", "seed": 0, "network": "n", "epochs": "x", "folder": "f"}]}',
+        '{"runs": [{"label": "a", "seed": 0, "network": "n", "epochs": 1, "folder": 3}]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_plan_is_named(tmp_path: Path, plan: str) -> None:
+    (tmp_path / "plan.json").write_text(plan)
+    with pytest.raises(UserError, match=r"plan\.json"):
+        read_status(tmp_path)
+
+
 def test_the_reason_of_a_failure_stays_until_the_run_is_started_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     optimizers = f"{kill_parent.__module__}:kill_parent"

@@ -103,7 +103,9 @@ def collect(data: Any, samples: int | None = None) -> list[Batch]:
         raise ValueError(f"samples must be at least 1, not {samples}")
     batches: list[Batch] = []
     left = float("inf") if samples is None else samples
-    with preserved_rng(data, getattr(data, "sampler", None)):
+    by_batch = getattr(data, "batch_sampler", None)
+    samplers = (getattr(data, "sampler", None), by_batch, getattr(by_batch, "sampler", None))
+    with preserved_rng(data, *samplers):
         for item in data:
             batch = _as_batch(item)
             batches.append(batch.part(0, int(left)) if batch.samples > left else batch)

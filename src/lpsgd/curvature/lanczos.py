@@ -8,6 +8,7 @@ it, twice, which costs 4·d operations for each basis vector: little beside a pr
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -71,6 +72,7 @@ class Krylov:
 
     ``coupling`` is the norm of the part of A Qᵀ outside the basis: A Qᵀ = Qᵀ T + next ⊗ coupling.
     It is 0 once the basis is invariant; then the next vector is a new random one.
+    Everything stays orthogonal to the rows of ``locked``, as if the operator ended there.
     """
 
     def __init__(
@@ -79,17 +81,20 @@ class Krylov:
         capacity: int,
         generator: torch.Generator,
         basis_device: torch.device | str | None = None,
+        locked: Tensor | None = None,
     ) -> None:
-        self.operator, self.generator = operator, generator
-        self.dimension = dimension(operator)
+        self.operator, self.generator, self.locked = operator, generator, locked
+        entries = dimension(operator)
+        self.dimension = entries - (0 if locked is None else len(locked))
         self.device = torch.device(basis_device or operator.device)
         self.capacity = min(capacity, self.dimension)
-        self.basis = torch.empty(
-            self.capacity, self.dimension, dtype=operator.dtype, device=self.device
-        )
+        self.basis = torch.empty(self.capacity, entries, dtype=operator.dtype, device=self.device)
         self.projected: Array = np.zeros((self.capacity, self.capacity))
         self.size, self.products, self.coupling, self.scale = 0, 0, 0.0, 0.0
         self.next = sphere_probe(operator, generator).to(self.device)
+        if locked is not None:
+            self._orthogonalise(self.next)
+            self.next.div_(self.next.norm())
 
     def extend(self) -> None:
         """Take ``next`` into the basis: one product."""
@@ -124,11 +129,14 @@ class Krylov:
     def _orthogonalise(self, vector: Tensor) -> Tensor:
         """Remove the basis from ``vector`` in place, twice; return what was removed."""
         basis = self.basis[: self.size]
-        first = basis @ vector
-        vector.sub_(first @ basis)
-        second = basis @ vector
-        vector.sub_(second @ basis)
-        return first + second
+        removed = torch.zeros(self.size, dtype=vector.dtype, device=vector.device)
+        for _ in range(2):
+            if self.locked is not None:
+                vector.sub_((self.locked @ vector) @ self.locked)
+            overlaps = basis @ vector
+            vector.sub_(overlaps @ basis)
+            removed += overlaps
+        return removed
 
     def _choose_next(self, image: Tensor) -> None:
         epsilon = torch.finfo(image.dtype).eps
@@ -180,6 +188,10 @@ def top_eigenvalues(
     :math:`\min(r, r^2/\text{gap})`; the search ends when that is below
     ``tol`` times the largest eigenvalue in magnitude, for each of the ``k``.
 
+    A Krylov space holds one vector for each distinct eigenvalue, however often it occurs. For
+    ``k`` above 1 the search is therefore repeated beside what was found, with as many products,
+    until it finds nothing that belongs among the ``k``.
+
     Args:
         operator: an operator or a symmetric tensor.
         k: how many; all of them if ``k`` is the dimension or more.
@@ -207,34 +219,99 @@ def top_eigenvalues(
     if basis < k + 2 and basis < d:
         raise ValueError(f"basis must be at least k + 2 = {k + 2}, not {basis}")
     limit = max_products if max_products is not None else 50 * basis
-    space = Krylov(operator, basis, probe_generator(seed), basis_device)
+    generator = probe_generator(seed)
+    space = Krylov(operator, basis, generator, basis_device)
+    found = _search(space, k, which, tol, limit)
+    products, complete = space.products, space.size == d
+    scale = float(np.abs(found.values).max())
+
+    def grown(more: _Found) -> _Found:
+        return _joined(found, more, k, which)
+
+    def gains(more: _Found) -> bool:
+        change = np.abs(grown(more).values - found.values)
+        return bool(np.any(change > 2 * tol * scale))
+
+    patience = products
+    while 1 < k < d and found.settled and not complete and products < limit:
+        space = Krylov(operator, basis, generator, basis_device, locked=found.rows)
+        ends = min(2 if which == "BE" else 1, space.dimension)
+        more = _search(
+            space, ends, which, tol, limit - products, scale=scale, patience=patience, gains=gains
+        )
+        products += space.products
+        if not gains(more):
+            break
+        found = grown(more)
+    if not found.settled:
+        warnings.warn(
+            f"top_eigenvalues: {k} eigenvalues did not reach tol={tol} in {limit} products; "
+            f"residuals {found.residuals}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return Eigenpairs(found.values, found.rows.T, found.residuals, products, found.settled)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Ritz pairs, the largest value first, the vectors as rows."""
+
+    values: Array
+    rows: Tensor
+    residuals: Array
+    settled: bool
+
+
+def _search(
+    space: Krylov,
+    k: int,
+    which: Which,
+    tol: float,
+    limit: int,
+    *,
+    scale: float = 0.0,
+    patience: int | None = None,
+    gains: Callable[[_Found], bool] = lambda found: True,
+) -> _Found:
+    """Grow ``space`` until ``k`` values are settled, to ``tol`` times the largest or ``scale``.
+
+    After ``patience`` products it gives up unless ``gains`` says that there is something in it.
+    """
     looked = 0
     while True:
         space.extend()
         looked += bool(looked or space.coupling == 0.0)
         values, vectors, residuals = space.ritz()
         chosen = _choose(values, k, which)
-        complete = space.size == d
-        settled = complete or (
+        allowed = tol * max(float(np.abs(values).max()), scale)
+        settled = space.size == space.dimension or (
             (looked == 0 or looked > _LOOK_AROUND)
             and len(chosen) == k
-            and bool(np.all(_error_bounds(values, residuals)[chosen] <= tol * np.abs(values).max()))
+            and bool(np.all(_error_bounds(values, residuals)[chosen] <= allowed))
         )
-        if settled or space.products >= limit:
-            break
+        tired = patience is not None and space.products >= patience
+        if settled or tired or space.products >= limit:
+            rotation = torch.as_tensor(vectors[:, chosen].T.copy()).to(space.basis)
+            rows = rotation @ space.basis[: space.size]
+            found = _Found(values[chosen], rows, residuals[chosen], settled)
+            if settled or space.products >= limit or not gains(found):
+                return found
         if space.size == space.capacity:
             keep = _choose(values, k + (space.capacity - k) // 2, which)
             space.compress(vectors[:, keep], values[keep])
-    if not settled:
-        warnings.warn(
-            f"top_eigenvalues: {k} eigenvalues did not reach tol={tol} in {limit} products; "
-            f"residuals {residuals[chosen]}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    rotation = torch.as_tensor(vectors[:, chosen].T.copy()).to(space.device, operator.dtype)
-    columns = (rotation @ space.basis[: space.size]).T
-    return Eigenpairs(values[chosen], columns, residuals[chosen], space.products, settled)
+
+
+def _joined(found: _Found, more: _Found, k: int, which: Which) -> _Found:
+    """The ``k`` wanted among two sets, of which the second was sought beside the first."""
+    values = np.concatenate([found.values, more.values])
+    # beside pairs that are not exact, A x also has a part along them
+    further = np.hypot(more.residuals, np.linalg.norm(found.residuals))
+    residuals = np.concatenate([found.residuals, further])
+    order = np.argsort(values, kind="stable")
+    chosen = order[_choose(values[order], k, which)]
+    rows = torch.cat([found.rows, more.rows])[torch.as_tensor(chosen, device=found.rows.device)]
+    return _Found(values[chosen], rows, residuals[chosen], found.settled and more.settled)
 
 
 def _choose(values: Array, k: int, which: Which) -> NDArray[np.intp]:

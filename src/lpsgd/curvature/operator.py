@@ -60,7 +60,8 @@ def hessian_operator(
         batchnorm: ``"eval"`` uses running statistics; ``"batch"`` those of each batch of ``data``,
             as in training, without changing the running ones. Dropout is always off.
         chunk: at most so many samples at once, to bound memory. With ``batchnorm="batch"`` a
-            chunk below the batch size is an error, because it would change the statistics.
+            chunk below the batch size is an error, because it would change the statistics; so it
+            is for a loss whose mean is not over all samples (class weights, ignored targets).
         kind: ``"hessian"``, or ``"ggn"`` for the generalised Gauss-Newton matrix
             :math:`\sum_b w_b J_b^\top (\nabla_f^2 \ell) J_b`.
         reduction: how ``loss`` treats its batch; None reads ``loss.reduction``, else ``"mean"``.
@@ -92,6 +93,8 @@ def hessian_operator(
     model = _unwrapped(model)
     batches = collect(data)
     _check_chunk(model, batches, batchnorm, chunk)
+    if chunk is not None and reduction == "mean":
+        _check_mean(loss, batches, chunk)
     point = _Point(model, _chosen_names(model, params), dtype)
     group = _process_group(distributed)
     risk = _Risk(point, model, loss, batches, batchnorm, chunk, kind, reduction, group, cache_gb)
@@ -346,6 +349,22 @@ def _check_chunk(
             f"statistics (batchnorm={batchnorm!r}), which smaller chunks would change; "
             "give data in smaller batches instead"
         )
+
+
+def _check_mean(loss: Loss, batches: list[Batch], chunk: int) -> None:
+    """Refuse to cut a batch whose mean loss is not the mean of the means of its parts."""
+    if not isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+        return
+    for batch in batches:
+        targets = batch.targets
+        labels = isinstance(targets, Tensor) and not targets.is_floating_point()
+        ignored = labels and bool((targets == loss.ignore_index).any())
+        if batch.samples > chunk and (loss.weight is not None or ignored):
+            raise ValueError(
+                f"chunk={chunk} is below the batch size {batch.samples}, and the loss has "
+                f"{'ignored targets' if ignored else 'class weights'}: its mean over a batch is "
+                "not that of the means of chunks; take reduction='sum'"
+            )
 
 
 def _process_group(distributed: bool | dist.ProcessGroup) -> dist.ProcessGroup | None:

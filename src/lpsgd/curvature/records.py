@@ -28,14 +28,20 @@ def append_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_records(path: str | Path) -> list[dict[str, Any]]:
-    """The records by epoch; the last of several for one epoch (a resumed run); no half lines."""
+    """The records by epoch; the last of several for one epoch (a resumed run); no half lines.
+
+    A whole line that is something else is a ValueError that names it.
+    """
     by_epoch: dict[float, dict[str, Any]] = {}
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
+    for place, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # half a line, or bytes that are no text
             continue
-        by_epoch[record["epoch"]] = record
+        epoch = record.get("epoch") if isinstance(record, dict) else None
+        if isinstance(epoch, bool) or not isinstance(epoch, int | float):
+            raise ValueError(f"{path}, line {place}: expected a record with its epoch")
+        by_epoch[epoch] = record
     return [by_epoch[epoch] for epoch in sorted(by_epoch)]
 
 

@@ -230,7 +230,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {str(path)!r}: {error}") from error
     if not isinstance(value, dict):
         raise UserError(f"cannot read {str(path)!r}: expected a JSON object")

@@ -44,7 +44,10 @@ def read_status(root: Path) -> Status:
             # a sweep's plan follows as soon as it knows its first trials
             if name in files and not (name == "sweep.json" and "plan.json" in files):
                 plan = read_json(folder / name)
-                planned |= {_plain(folder / run.folder): run for run in _runs_of(name, plan)}
+                try:
+                    planned |= {_plain(folder / run.folder): run for run in _runs_of(name, plan)}
+                except (TypeError, KeyError, AttributeError):
+                    raise UserError(f"{str(folder / name)!r} is damaged: not a plan") from None
                 commands.append(str(plan.get("command") or ""))
     if not planned and not found and not commands:
         raise UserError(
@@ -83,18 +86,29 @@ def _runs_of(name: str, plan: Mapping[str, Any]) -> Iterator[RunProgress]:
         for seed in plan.get("seeds", ()):
             for label in plan.get("optimizers", ()):
                 place = run_place(Path(), label, seed).as_posix()
-                yield RunProgress(label, seed, network, plan.get("epochs"), place)
+                yield _checked(RunProgress(label, seed, network, plan.get("epochs"), place))
     elif name == "plan.json":
         for run in plan.get("runs", ()):
-            yield RunProgress(
-                run["label"],
-                run["seed"],
-                run["network"],
-                run["epochs"],
-                run["folder"],
-                state=run.get("state", "queued"),
-                until_epoch=run.get("until_epoch"),
+            yield _checked(
+                RunProgress(
+                    run["label"],
+                    run["seed"],
+                    run["network"],
+                    run["epochs"],
+                    run["folder"],
+                    state=run.get("state", "queued"),
+                    until_epoch=run.get("until_epoch"),
+                )
             )
+
+
+def _checked(run: RunProgress) -> RunProgress:
+    """The run, or a TypeError if its values are not of the types that they claim."""
+    texts = (run.label, run.network, run.folder, run.state)
+    numbers = (run.seed, run.epochs or 0, run.until_epoch or 0)
+    if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in numbers):
+        raise TypeError
+    return run
 
 
 def _progress(place: Path, planned: RunProgress | None) -> RunProgress:

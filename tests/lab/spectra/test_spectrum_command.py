@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -106,6 +107,48 @@ def test_spectrum_measures_checkpoints(run, tmp_path, capsys):
         assert {row["epoch"] for row in result["rows"]} == {0, 2, 3}
         assert str(out / "density.png") in result["files"]
         assert "products, about" in shown.err
+
+
+def test_the_density_is_that_of_the_checkpoint_that_was_named(run, tmp_path, monkeypatch):
+    """Though training recorded later epochs, too; and spectra in another mode stay out."""
+    from lpsgd.lab.spectra import figures
+
+    early = tmp_path / "run"
+    shutil.copytree(run, early)
+    later = read_records(early / "curvature.jsonl")[-1] | {"epoch": 7}
+    with (early / "curvature.jsonl").open("a") as stream:
+        stream.write(json.dumps(later) + "\n")
+    drawn = []
+    plain = figures.density_figure
+    monkeypatch.setattr(figures, "density_figure", lambda r: drawn.append(r) or plain(r))
+    (checkpoint,) = (early / "checkpoints").glob("*.pt")
+    rows = {}
+    for mode in ("eval", "batch"):
+        how = ["--curvature", f"probes=1,lanczos=4,samples=40,batchnorm={mode}"]
+        assert cli.main(["spectrum", str(checkpoint), *how, "--out", str(tmp_path / mode)]) == 0
+        assert (drawn[-1]["epoch"], drawn[-1]["lanczos"], drawn[-1]["batchnorm"]) == (3, 4, mode)
+        rows[mode] = json.loads((tmp_path / mode / "spectrum.json").read_text())
+    assert {row["epoch"] for row in rows["eval"]} == {0, 2, 3, 7}
+    assert {row["epoch"] for row in rows["batch"]} == {3}
+
+
+def test_options_of_a_measurement_ask_for_one(run, tmp_path):
+    """Though there is a record that could be drawn."""
+    how = ["--curvature", "probes=1,lanczos=4,samples=40", "--out", str(tmp_path)]
+    assert cli.main(["spectrum", str(run), *how]) == 0
+    assert [r["lanczos"] for r in read_records(tmp_path / "curvature.jsonl")] == [4]
+
+
+def test_a_damaged_record_is_named(run, tmp_path, capsys):
+    damaged = tmp_path / "run"
+    shutil.copytree(run, damaged)
+    record = read_records(run / "curvature.jsonl")[0]
+    del record["nodes"]
+    for line, message in ((record, "epoch 0 has no nodes"), (5, "line 4: expected a record")):
+        text = (run / "curvature.jsonl").read_text() + json.dumps(line) + "\n"
+        (damaged / "curvature.jsonl").write_text(text)
+        assert cli.main(["spectrum", str(damaged)]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_run_without_a_record_is_measured(tmp_path, capsys):

@@ -79,6 +79,12 @@ LR = "lr = [0.1, 0.01]"
         ("[sgd]\nlr = [-0.1, 0.1]", "lr: -0.1 must be above 0"),
         ("[sgd]\nlr = ['a', 'b']", "lr: 'a' must be above 0"),
         ("[sgd]\nlr = [nan, 0.1]", "nan is not a value"),
+        ("[sgd]\nlr = [inf, 0.1]", "lr: inf is not a finite number"),
+        ("[sgd]\nlr = { low = 1, high = 99999999999999999999999 }", "high=9+ is too large"),
+        (
+            "[sgd]\n" + LR + "\nmomentum = [0.9, 0.0]\nnesterov = [false, true]",
+            "Nesterov momentum requires a momentum",
+        ),
         ("[sgd]\nlr = [0.1, 0.1]", "listed twice"),
         ("[sgd]\nlr = [0.1, [[0.2]]]", r"\[\[0.2\]\] is not a number"),
         ("[sgd]\nlr = [1979-05-27, 0.1]", "is not a number"),
@@ -114,6 +120,14 @@ def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         read_space(str(path))
+
+
+def test_a_range_of_many_whole_numbers_is_no_grid() -> None:
+    """Its points are not listed, which would take all memory."""
+    (competitor,) = parse_space({"lpsgdm": {"lr": 0.1, "p": {"low": 2, "high": 2**50}}})
+    assert competitor.searched["p"].distribution().high == 2**50  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="p is a range without points"):
+        competitor.grids()
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -11,6 +11,12 @@ import typer
 from lpsgd.lab.commands.options import AsJson, Root
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 
+# Of each record, beside its epoch.
+_NEEDED = (
+    *("kind", "batchnorm", "samples", "parameters", "epsilon", "nodes", "weights", "residuals"),
+    *("statistics", "gradient_density", "layers", "seconds"),
+)
+
 
 class Checkpoints(StrEnum):
     """Which checkpoints to measure."""
@@ -36,7 +42,7 @@ def spectrum(
         Checkpoints | None,
         typer.Option(
             help="Which checkpoints to measure; none draws what training has recorded, which is "
-            "also what happens by default where there is such a record.",
+            "also what happens by default where there is such a record and no --curvature.",
             show_default=False,
         ),
     ] = None,
@@ -59,7 +65,7 @@ def spectrum(
     """
     from dataclasses import replace
 
-    from lpsgd.curvature.records import FILE_NAME, read_records
+    from lpsgd.curvature.records import FILE_NAME
     from lpsgd.lab.errors import UserError
     from lpsgd.lab.spectra.measure import measure_checkpoints, run_of
 
@@ -69,10 +75,10 @@ def spectrum(
     folder = run_of(source)
     out = out or folder / "spectrum"
     recorded = folder / FILE_NAME
-    records = {r["epoch"]: r for r in read_records(recorded)} if recorded.is_file() else {}
+    records = _read(recorded) if recorded.is_file() else {}
     enough = bool(records) and (not layerwise or any(r["layers"] for r in records.values()))
     if checkpoints is None:
-        wanted = enough and source == folder
+        wanted = enough and source == folder and not curvature
         checkpoints = Checkpoints.none if wanted else Checkpoints.last
     if checkpoints is not Checkpoints.none:
         path = out / FILE_NAME
@@ -84,13 +90,38 @@ def spectrum(
             every_checkpoint=checkpoints is Checkpoints.all,
             root=root,
         )
-        records.update({r["epoch"]: r for r in read_records(path)})
-    if not records:
+        measured = _read(path)
+        # spectra in the other mode of batch norm are of another matrix
+        alike = {e: r for e, r in records.items() if r["batchnorm"] == options.batchnorm}
+        records, last = alike | measured, max(measured)
+    elif not records:
         raise UserError(f"--checkpoints none: {folder} has no {FILE_NAME} to draw")
-    _write([records[epoch] for epoch in sorted(records)], out, as_json)
+    elif layerwise and not enough:
+        raise UserError(f"--checkpoints none: {recorded} has no layers to draw with --layerwise")
+    else:
+        last = max(records)
+    _write([records[epoch] for epoch in sorted(records)], records[last], out, as_json)
 
 
-def _write(records: list[dict[str, Any]], out: Path, as_json: bool) -> None:
+def _read(path: Path) -> dict[float, dict[str, Any]]:
+    """The records by epoch, with all that figures and tables need."""
+    from lpsgd.curvature.records import read_records
+    from lpsgd.lab.errors import UserError
+
+    try:
+        records = {record["epoch"]: record for record in read_records(path)}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {str(path)!r}: {error}") from None
+    for epoch, record in records.items():
+        if missing := [name for name in _NEEDED if name not in record]:
+            raise UserError(f"{path} is damaged: epoch {epoch} has no {', '.join(missing)}")
+    return records
+
+
+def _write(
+    records: list[dict[str, Any]], subject: dict[str, Any], out: Path, as_json: bool
+) -> None:
+    """Write the tables of all records, and the figures, of ``subject`` where only one is drawn."""
     import json
 
     from lpsgd.lab.runs import writing
@@ -98,10 +129,10 @@ def _write(records: list[dict[str, Any]], out: Path, as_json: bool) -> None:
     from lpsgd.lab.spectra.measure import summary
     from lpsgd.lab.spectra.tables import statistics_rows, write_tables
 
-    drawn = {"density": figures.density_figure(records[-1])}
+    drawn = {"density": figures.density_figure(subject)}
     if len(records) > 1:
         drawn["evolution"] = figures.evolution_figure(records)
-    with_layers = [record for record in records if record["layers"]]
+    with_layers = [record for record in [*records, subject] if record["layers"]]
     if with_layers:
         drawn["layers"] = figures.layers_figure(with_layers[-1])
     with writing(out):

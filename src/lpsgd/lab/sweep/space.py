@@ -23,6 +23,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 PAPER = "paper"
 _RANGE_KEYS = ("low", "high", "log", "step", "points")
 _MOST_POINTS = 10_000
+_LARGEST_WHOLE = 2**53  # beyond it samplers round
+_MOST_TRIED = 500  # combinations
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Range:
             found = [self.low, *made, self.high]
             return sorted({round(x) for x in found}) if self.whole else found
         step = self.step or (1 if self.whole and not self.log else None)
-        if step is None:
+        if step is None or (self.high - self.low) / step > _MOST_POINTS:
             return None
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
         return [
@@ -308,6 +311,10 @@ def _check_number(key: str, value: Any, where: str) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or abs(value) > 1e300:
         raise UserError(f"{where}: {key}={value!r} is not a finite number")
+    if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+        raise UserError(
+            f"{where}: {key}={value} is too large for a whole number; write {value:.1e}"
+        )
 
 
 def _check_step(made: Range, where: str) -> None:
@@ -331,7 +338,10 @@ def _check_points(made: Range, where: str) -> None:
 
 
 def _try_out(competitor: Competitor, where: str) -> None:
-    """Build the optimizer with every value once, so that a wrong one is found before training."""
+    """Build the optimizer with every value, so that a wrong one is found before training.
+
+    In every combination, unless these are too many: some values exclude each other.
+    """
     tried: dict[str, list[Any]] = {
         name: list(choice.values if isinstance(choice, Choices) else choice.ends())
         for name, choice in competitor.searched.items()
@@ -340,12 +350,17 @@ def _try_out(competitor: Competitor, where: str) -> None:
     for lr in lrs:
         if isinstance(lr, bool) or not isinstance(lr, int | float) or not lr > 0:
             raise UserError(f"{where} lr: {lr!r} must be above 0: with 0 nothing is learnt")
-    first = {**competitor.fixed, **{name: values[0] for name, values in tried.items()}}
+        if not math.isfinite(lr):
+            raise UserError(f"{where} lr: {lr!r} is not a finite number")
+    first = {name: values[0] for name, values in tried.items()}
+    combinations = [first, *({**first, name: v} for name in tried for v in tried[name][1:])]
+    if math.prod(map(len, tried.values())) <= _MOST_TRIED:
+        combinations = [
+            dict(zip(tried, chosen, strict=True)) for chosen in product(*tried.values())
+        ]
     try:
-        registry.try_out(competitor.optimizer, first)
-        for name, values in tried.items():
-            for value in values[1:]:
-                registry.try_out(competitor.optimizer, {**first, name: value})
+        for chosen in combinations:
+            registry.try_out(competitor.optimizer, {**competitor.fixed, **chosen})
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
 
