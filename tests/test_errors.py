@@ -197,3 +197,44 @@ def test_named_parameters_are_accepted() -> None:
     optimizer = LPSGDM(model.named_parameters(), p=CosineP(6, total_steps=5))
     assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
     assert "param_names" not in repr(optimizer)
+
+
+def test_a_schedule_set_by_hand_as_p_is_taken_over() -> None:
+    params, schedule = start(), CosineP(6, total_steps=5)
+    optimizer = LPSGDM(params, p=3.0)
+    run(optimizer, params, gradients(2))
+    group = optimizer.param_groups[0]
+    group["p"] = schedule
+    run(optimizer, params, gradients(1))
+    assert group["p_schedule"] is schedule
+    assert group["p"] == schedule(2)
+    group["p_schedule"] = 6
+    before = arrays(params)
+    with pytest.raises(ValueError, match="p_schedule must be None or callable, got 6"):
+        run(optimizer, params, gradients(1))
+    assert largest_error(params, before) == 0
+
+
+def test_a_state_dtype_in_which_nothing_can_be_computed() -> None:
+    with pytest.raises(ValueError, match="state_dtype must be .* of at least 16 bits, got .*8_e4"):
+        LPSGDM(start(), state_dtype=torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("foreach", [None, False, True])
+def test_a_parameter_that_is_a_lazy_conjugate_is_not_left_unmoved(foreach: bool | None) -> None:
+    parameter = torch.tensor([1 + 1j]).conj().requires_grad_()
+    parameter.grad = torch.tensor([1 + 2j])
+    with pytest.raises(RuntimeError, match="resolve_conj"):  # torch's own words
+        LPSGD([parameter], foreach=foreach).step()
+
+
+def test_a_failed_step_of_a_pscheduler_changes_nothing() -> None:
+    groups = [{"params": start()[:1]}, {"params": start()[1:]}]
+    optimizer = LPSGDM(groups)
+    scheduler = PScheduler(optimizer, [ConstantP(4), lambda count: 3.0 if count < 1 else None])
+    with pytest.raises(ValueError, match="lambda.* gave p=None at step 1; allowed is a number"):
+        scheduler.step()
+    assert (scheduler.last_epoch, scheduler.get_last_p()) == (0, [4.0, 3.0])
+    assert [group["p"] for group in optimizer.param_groups] == [4.0, 3.0]
+    with pytest.raises(ValueError, match="schedule must be a callable count -> p, got 'cosine'"):
+        PScheduler(LPSGDM(start()), "cosine")  # type: ignore[arg-type]

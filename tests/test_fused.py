@@ -378,6 +378,81 @@ def test_state_saved_with_the_kernel_loads_without(monkeypatch):
         torch.testing.assert_close(twin, param)
 
 
+def stepped(**settings) -> tuple[torch.nn.Parameter, LPSGDM]:
+    param = torch.nn.Parameter(torch.ones(8))
+    param.grad = torch.ones(8)
+    opt = LPSGDM([param], **settings)
+    opt.step()
+    return param, opt
+
+
+@pytest.mark.parametrize(
+    ("momentum", "reason"),
+    [
+        (torch.zeros(2), "a momentum has another number of elements than its parameter"),
+        (torch.zeros(8, device="meta"), "the kernel runs on a CPU, and a momentum lies elsewhere"),
+    ],
+)
+def test_a_momentum_that_is_not_its_parameter_s_is_no_memory_to_write_to(momentum, reason):
+    """A file of another model, say: bare pointers would lead out of the tensor."""
+    for settings, message in (({}, "size of tensor|expected device"), ({"fused": True}, reason)):
+        param, opt = stepped(**settings)
+        opt.state[param]["momentum_buffer"] = momentum.clone()
+        before = param.detach().clone()
+        with pytest.raises(RuntimeError, match=message):
+            opt.step()
+        assert torch.equal(param, before)
+
+
+def test_a_gradient_of_another_size_is_refused():
+    for settings, message in (({}, "size of tensor"), ({"fused": True}, "a gradient has another")):
+        param, opt = stepped(**settings)
+        param.data = torch.ones(1000)  # torch leaves the gradient as it was
+        opt.state[param]["momentum_buffer"] = torch.zeros(1000)
+        with pytest.raises(RuntimeError, match=message):
+            opt.step()
+        assert torch.equal(param, torch.ones(1000))
+
+
+def test_a_gradient_of_a_class_of_its_own_has_no_memory_to_read():
+    """What a functional collective returns is a wrapper whose data pointer is null."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    param, opt = stepped()
+    twin, expected = stepped()
+    param.grad = AsyncCollectiveTensor(torch.ones(8))
+    for each in (opt, expected):
+        each.step()
+    torch.testing.assert_close(param, twin)
+    param, opt = stepped(fused=True)
+    param.grad = AsyncCollectiveTensor(torch.ones(8))
+    with pytest.raises(RuntimeError, match="a gradient is a AsyncCollectiveTensor"):
+        opt.step()
+
+
+def test_a_gradient_whose_memory_holds_its_negative():
+    """autograd leaves one where a parameter of one element is the imaginary part of a conj()."""
+    real, imaginary = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    (torch.complex(real, imaginary).conj() * (3 + 4j)).real.sum().backward()
+    assert imaginary.grad is not None
+    assert imaginary.grad.is_neg()
+    LPSGD([real, imaginary], lr=0.1, p=2.0, fused=True).step()  # the gradient is (3, 4)
+    torch.testing.assert_close([real.item(), imaginary.item()], [0.7, 0.6])
+    assert imaginary.grad.item() == 4
+
+
+@pytest.mark.parametrize("p", [2.0, 4.0, math.inf])
+@pytest.mark.parametrize("normalize", [None, "rms", "dual"])
+def test_an_infinite_gradient_does_what_it_does_on_the_plain_path(p, normalize):
+    moved = []
+    for settings in ({"fused": True}, {"foreach": False}):
+        param = torch.nn.Parameter(torch.ones(3))
+        param.grad = torch.tensor([1.0, math.inf, 0.0])
+        LPSGD([param], lr=0.1, p=p, normalize=normalize, **settings).step()
+        moved.append(param)
+    torch.testing.assert_close(*moved, equal_nan=True)
+
+
 # --- surroundings -----------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from lpsgd import LPSGD, LPSGDM, ConstantP, CosineP, LinearP
+from lpsgd.transform import LpGradient
 from tests.problems import STEPS, gradients, run, start
 
 SCHEDULE = CosineP(6, total_steps=STEPS)
@@ -383,3 +385,23 @@ def test_repr_tells_the_schedule() -> None:
     assert "p=6.0 (constant)" in repr(LPSGDM(start()))
     assert "p=CosineP(p_max=6.0, total_steps=60, p_min=2.0)" in repr(LPSGDM(start(), p=SCHEDULE))
     assert "p=6.0 (constant)" in repr(LPSGD(start(), capturable=True))
+
+
+def test_numbers_of_numpy_that_were_set_by_hand_are_saved_as_plain_ones() -> None:
+    params = start()
+    for optimizer in (LPSGDM(params), LpGradient(torch.optim.SGD(params), p=np.float64(3))):
+        optimizer.param_groups[0].update(p=np.linspace(6, 2, 5)[1], lr=np.float64(0.1))
+        run(optimizer, params, gradients(1))
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        (group,) = torch.load(file, weights_only=True)["param_groups"]
+        assert (group["p"], group["lr"]) == (5.0, 0.1)
+
+
+def test_a_hook_gets_the_plain_state_dict_and_may_make_anything_of_it() -> None:
+    optimizer = LPSGDM(start(), p=CosineP(6, total_steps=5))
+    optimizer.register_state_dict_post_hook(lambda _, saved: {"mine": saved})
+    saved = optimizer.state_dict()["mine"]
+    assert saved["param_groups"][0]["p_schedule"]["name"] == "CosineP"
+    assert len(optimizer._optimizer_state_dict_post_hooks) == 1  # ours does not stay

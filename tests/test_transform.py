@@ -408,3 +408,16 @@ def test_errors_say_what_is_wrong() -> None:
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="LpGradient does not take sparse gradients"):
         LpGradient(torch.optim.SGD(table.parameters())).step()
+
+
+def test_an_optimizer_or_group_that_is_refused_is_left_as_it_was() -> None:
+    sgd = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
+    with pytest.raises(ValueError, match="gave p=1.0 at step 0"):
+        LpGradient(sgd, p=lambda step: 1.0)
+    optimizer = LpGradient(sgd, p=4.0)  # it was not half wrapped
+    for wrong in ({"p": lambda step: 1.0}, {"p_schedule": 6}, {"p": 1.5}):
+        with pytest.raises(ValueError, match="gave p=1.0|None or callable, got 6|from 2 to inf"):
+            optimizer.add_param_group({"params": [torch.ones(1, requires_grad=True)], **wrong})
+        assert len(optimizer.param_groups) == 1
+    with pytest.raises(TypeError, match="must be a dict"):
+        optimizer.add_param_group([torch.ones(1)])  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from lpsgd.schedule import (
     Schedule,
     describe_schedule,
     describe_text,
+    exponent_at,
     exponent_dtype,
 )
 
@@ -121,13 +122,7 @@ class LpOptimizer(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group, during training too; it starts at the optimizer's current count."""
-        if isinstance(param_group, dict):
-            # before torch adds it: a group that is refused must not be left half added
-            own = {k: checks.plain(v) for k, v in param_group.items() if k != "params"}
-            param_group.update(own)
-            self._check_group({**self.defaults, **own})
-            if own.get("p_schedule") is not None and not callable(own["p_schedule"]):
-                raise ValueError(f"p_schedule must be None or callable, got {own['p_schedule']!r}")
+        self._check_new_group(param_group)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if "p" in group:
@@ -136,6 +131,14 @@ class LpOptimizer(Optimizer):
             except Exception:
                 self.param_groups.pop()
                 raise
+
+    def _check_new_group(self, param_group: Group) -> None:
+        """Before torch adds it: a group that is refused must not be left half added."""
+        if isinstance(param_group, dict):  # torch says so where it is not
+            own = {k: checks.plain(v) for k, v in param_group.items() if k != "params"}
+            param_group.update(own)
+            self._check_group({**self.defaults, **own})
+            checks.schedule_or_none("p_schedule", own.get("p_schedule"))
 
     def _adopt_p(self, group: Group) -> None:
         """Keep a schedule given as p in ``p_schedule`` and put its present value into p."""
@@ -152,7 +155,7 @@ class LpOptimizer(Optimizer):
         """Set p to the value that the next step will use."""
         schedule = group["p_schedule"]
         if schedule is not None:
-            group["p"] = _checked_p(schedule, self._count_of(group))
+            group["p"] = exponent_at(schedule, self._count_of(group))
         if group.get("capturable") and not isinstance(group["p"], Tensor):
             device = group["params"][0].device if group["params"] else torch.device("cpu")
             group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
@@ -250,7 +253,10 @@ class LpOptimizer(Optimizer):
 
     def _current_p(self, group: Group, step: Tensor) -> Exponent:
         """The p of this step, also written to the group where a schedule gives it."""
+        if group["p_schedule"] is None and callable(group["p"]):
+            self._adopt_p(group)  # a schedule that was set by hand
         schedule: PFunction | None = group["p_schedule"]
+        checks.schedule_or_none("p_schedule", schedule)
         if group.get("capturable") or torch.compiler.is_compiling():
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
@@ -258,7 +264,7 @@ class LpOptimizer(Optimizer):
             checks.exponent_or_schedule("p", p)
             return p
         count = int(step)
-        group["p"] = _checked_p(schedule, count)
+        group["p"] = exponent_at(schedule, count)
         self._warn_past_end(schedule, count)
         return float(group["p"])
 
@@ -291,11 +297,16 @@ class LpOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values only: of a schedule, its name and numbers."""
-        saved = super().state_dict()
-        for group in saved["param_groups"]:
-            if "p_schedule" in group:
-                group["p_schedule"] = describe_schedule(group["p_schedule"])
-        return saved
+
+        def make_plain(_: Optimizer, saved: dict[str, Any]) -> None:
+            saved["param_groups"] = [plain_group(group) for group in saved["param_groups"]]
+
+        # as a hook it comes before the user's own, which may make anything of it
+        handle = self.register_state_dict_post_hook(make_plain, prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            handle.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load count, buffers and settings; the schedule and the way to run stay as constructed.
@@ -394,6 +405,14 @@ class LpOptimizer(Optimizer):
         return "\n".join([*lines, ")"])
 
 
+def plain_group(group: Group) -> Group:
+    """What a state dict keeps of a group's settings, those that were set by hand too."""
+    plain = {name: checks.plain(value) for name, value in group.items()}
+    if "p_schedule" in plain:
+        plain["p_schedule"] = describe_schedule(plain["p_schedule"])
+    return plain
+
+
 def _value_of(step: Tensor) -> int:
     """A count as a number; a meta tensor has none, and counts as the beginning."""
     return 0 if step.is_meta else int(step)
@@ -411,19 +430,6 @@ def _stacklevel_of_user() -> int:
             break
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _checked_p(schedule: PFunction, count: int) -> float:
-    """The schedule's value at ``count``; if it is no exponent, say who gave it."""
-    p = checks.plain(schedule(count))
-    if isinstance(p, Tensor) and p.numel() == 1:
-        p = p.item()
-    if not (isinstance(p, int | float) and p >= 2):
-        text = describe_schedule(schedule)
-        raise ValueError(
-            f"the p schedule {text} gave p={p!r} at step {count}; allowed is a number from 2 to inf"
-        )
-    return float(p)
 
 
 def _p_text(description: dict[str, Any] | None, p: Any) -> str:

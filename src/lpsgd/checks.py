@@ -108,9 +108,13 @@ def optional_flag(name: str, value: object) -> None:
 
 
 def floating_dtype(name: str, value: object) -> None:
-    """``value`` is None or a floating-point dtype."""
-    if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
+    """``value`` is None or a floating-point dtype; torch computes in none of 8 bits."""
+    if value is None:
+        return
+    if not (isinstance(value, torch.dtype) and value.is_floating_point):
         _fail(name, value, "None or a floating-point torch.dtype")
+    elif value.itemsize < 2:
+        _fail(name, value, "None or a floating-point torch.dtype of at least 16 bits")
 
 
 def one_of(*allowed: object) -> Check:
@@ -134,6 +138,12 @@ def exponent_or_schedule(name: str, value: object) -> None:
         if not _is_number(value):
             _fail(name, value, "a number from 2 to inf, a real 0-d tensor, or a schedule step -> p")
         check_exponent(name, value)
+
+
+def schedule_or_none(name: str, value: object) -> None:
+    """``value`` is None or a schedule ``step -> p``."""
+    if value is not None and not callable(value):
+        _fail(name, value, "None or callable")
 
 
 def check_settings(checks: Mapping[str, Check], settings: Mapping[str, Any]) -> None:

@@ -565,6 +565,8 @@ static double factor(const Work *work, int64_t t, double p, double eps)
     double unit = work->rule.kind == POWER ? work->rule.power.unit : 1.0;
     double rms = unit * sqrt(total.sum / (double)work->sizes[t]);
     double floor = eps / pow(2.0 * eps, rho);
+    if (isinf(rms))
+        return NAN; /* as inf / inf; a sum of finite squares stays far below infinity */
     return 1.0 / (rms <= floor ? floor : rms); /* NaN stays NaN */
 }
 

@@ -85,18 +85,28 @@ def refusal(
 ) -> str | None:
     """Why the kernel cannot step these tensors, or None if it can."""
     if not are_plain(params):
-        odd = next(param for param in params if type(param) not in PLAIN)
-        return f"it takes plain tensors, and a parameter is a {type(odd).__name__}"
+        return f"it takes plain tensors, and a parameter is a {_odd_class(params)}"
     if _kernel is None:
         return _why_not
-    if not all(param.is_cpu for param in params):  # gradients and buffers lie where they do
-        return "the kernel runs on a CPU, and a parameter lies elsewhere"
-    # Many tensors, few dtypes: sets are faster than a question to each.
-    roles = (params, grads, buffers)
-    for dtype in set().union(*[{tensor.dtype for tensor in role} for role in roles]):
-        if dtype not in _TYPES:
-            return f"the kernel takes float32, bfloat16 and float16, not {dtype}"
-    return None if _contiguous(*roles) else _layout_refusal(params, buffers)
+    # Many tensors, few answers: sets are faster than a question to each. The kernel follows bare
+    # pointers, so that nothing may be taken on trust that torch would have found out.
+    roles = {"a parameter": params, "a gradient": grads, "a momentum": buffers}
+    sizes = [param.numel() for param in params]
+    for name, role in roles.items():
+        if not are_plain(role):
+            return f"it takes plain tensors, and {name} is a {_odd_class(role)}"
+        if False in {tensor.is_cpu for tensor in role}:
+            return f"the kernel runs on a CPU, and {name} lies elsewhere"
+        for dtype in {tensor.dtype for tensor in role}:
+            if dtype not in _TYPES:
+                return f"the kernel takes float32, bfloat16 and float16, not {dtype}"
+        if role and [tensor.numel() for tensor in role] != sizes:
+            return f"{name} has another number of elements than its parameter"
+    return None if _contiguous(*roles.values()) else _layout_refusal(params, buffers)
+
+
+def _odd_class(tensors: Sequence[Tensor]) -> str:
+    return next(type(tensor).__name__ for tensor in tensors if type(tensor) not in PLAIN)
 
 
 def _contiguous(*roles: Sequence[Tensor]) -> bool:
@@ -122,8 +132,8 @@ def _same_order(a: Tensor, b: Tensor) -> bool:
 
 
 def _ordered_like(param: Tensor, grad: Tensor) -> Tensor:
-    """The gradient, or a copy of it laid out like its parameter."""
-    if _same_order(param, grad):
+    """The gradient, or a copy of it laid out like its parameter and with its signs in memory."""
+    if _same_order(param, grad) and not grad.is_neg():
         return grad
     return torch.empty_like(param, dtype=grad.dtype).copy_(grad)
 
@@ -149,7 +159,8 @@ def kernel_step(
     kernel = kernel if kernel is not None else _kernel
     if kernel is None:
         raise RuntimeError(_why_not)
-    if not _contiguous(params, grads):
+    # a gradient that came through conj() may be the negative of what its memory holds
+    if not _contiguous(params, grads) or True in {grad.is_neg() for grad in grads}:
         grads = [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
     lists = (params, grads, buffers or ())
     addresses = [array("Q", [tensor.data_ptr() for tensor in tensors]) for tensors in lists]

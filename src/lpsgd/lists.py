@@ -20,8 +20,8 @@ Tensors: TypeAlias = "tuple[Tensor, ...] | list[Tensor]"  # what foreach operati
 
 
 def real(tensor: Tensor) -> Tensor:
-    """A complex tensor as pairs of reals, a real one as it is."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    """A complex tensor as pairs of reals in the same memory, a real one as it is."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def as_number(value: float | Tensor) -> float:

@@ -332,7 +332,7 @@ def _real_tensors(
     chosen = [i for i, param in enumerate(params) if param.numel() > 0]
     return (
         [real(params[i]) for i in chosen],
-        [real(grads[i]) for i in chosen],
+        [real(grads[i].resolve_conj()) for i in chosen],  # a parameter must not be copied
         None if buffers is None else [buffers[i] for i in chosen],
     )
 

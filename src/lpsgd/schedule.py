@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import torch
 from torch import Tensor
 
-from lpsgd.checks import check_at_least, check_exponent, check_positive_int
+from lpsgd.checks import check_at_least, check_exponent, check_positive_int, plain
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -263,6 +263,19 @@ def describe_text(description: dict[str, Any]) -> str:
     return f"{description['name']}({settings})"
 
 
+def exponent_at(schedule: PFunction, count: int) -> float:
+    """The schedule's value at ``count``; if it is no exponent, say who gave it."""
+    p = plain(schedule(count))
+    if isinstance(p, Tensor) and p.numel() == 1:
+        p = p.item()
+    if not (isinstance(p, int | float) and p >= 2):
+        text = describe_schedule(schedule)
+        raise ValueError(
+            f"the p schedule {text} gave p={p!r} at step {count}; allowed is a number from 2 to inf"
+        )
+    return float(p)
+
+
 class PScheduler:
     """Sets ``group["p"] = schedule(last_epoch)`` for every group, as an LR scheduler sets the rate.
 
@@ -290,8 +303,9 @@ class PScheduler:
         last_epoch: int = -1,
     ) -> None:
         self.optimizer = optimizer
-        self.schedules = list(schedule) if isinstance(schedule, Sequence) else None
-        self.schedule = None if isinstance(schedule, Sequence) else schedule
+        several = isinstance(schedule, Sequence) and not isinstance(schedule, str)
+        self.schedules: list[PFunction] | None = list(schedule) if several else None  # type: ignore[arg-type]
+        self.schedule: PFunction | None = None if several else schedule  # type: ignore[assignment]
         if self.schedules is not None and len(self.schedules) != len(optimizer.param_groups):
             raise ValueError(
                 f"schedule is a list of {len(self.schedules)} for "
@@ -316,16 +330,16 @@ class PScheduler:
                     f"parameter group {index} has its own p schedule {group['p_schedule']!r}, "
                     "which would overwrite what PScheduler sets; use one or the other"
                 )
-        self.last_epoch += 1
-        self._last_p = []
-        for index, group in enumerate(self.optimizer.param_groups):
-            p = float(self._schedule_of(index)(self.last_epoch))
-            check_exponent("p", p)
+        count = self.last_epoch + 1
+        # all values before any is set, so that an error leaves everything as it was
+        indices = range(len(self.optimizer.param_groups))
+        self._last_p = [exponent_at(self._schedule_of(index), count) for index in indices]
+        self.last_epoch = count
+        for group, p in zip(self.optimizer.param_groups, self._last_p, strict=True):
             if isinstance(group["p"], Tensor):
                 group["p"].fill_(p)  # the same tensor, so that a captured graph sees the change
             else:
                 group["p"] = p
-            self._last_p.append(p)
 
     def _schedule_of(self, index: int) -> PFunction:
         if self.schedules is None:

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lpsgd import checks
-from lpsgd.base import Group, LpOptimizer, require_dense
+from lpsgd.base import Group, LpOptimizer, plain_group, require_dense
 from lpsgd.geometry import NORMALIZATIONS, Exponent, Normalize
 from lpsgd.optimizer import lp_descent
-from lpsgd.schedule import PFunction, describe_schedule
+from lpsgd.schedule import PFunction, exponent_at
 
 __all__ = ["LpGradient"]
 
@@ -92,8 +92,11 @@ class LpGradient(LpOptimizer):
             )
         checks.positive("eps", eps)
         checks.one_of(*NORMALIZATIONS)("normalize", normalize)
-        own = {"p": p, "p_schedule": None, "lp_eps": eps, "lp_normalize": normalize}
+        given = {"p": p, "p_schedule": None, "lp_eps": eps, "lp_normalize": normalize}
+        own = {name: checks.plain(value) for name, value in given.items()}
         checks.check_settings(self._checks, own)
+        if callable(p):
+            exponent_at(p, 0)  # now: an optimizer that was not wrapped must be left as it was
         # Not torch's __init__, which would make groups and state of its own, but the part of it
         # that revives a pickle: the hooks.
         self.__setstate__({"optimizer": optimizer, "_own_defaults": own})
@@ -136,9 +139,13 @@ class LpGradient(LpOptimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group to both; it starts at the present count."""
-        self._check_group({**self.defaults, **param_group})
+        self._check_new_group(param_group)
         self.optimizer.add_param_group(param_group)
-        self._adopt(self.param_groups[-1])
+        try:
+            self._adopt(self.param_groups[-1])
+        except Exception:
+            self.param_groups.pop()
+            raise
 
     def _adopt(self, group: Group) -> None:
         """Give a group of the wrapped optimizer the settings of the scaling."""
@@ -199,11 +206,7 @@ class LpGradient(LpOptimizer):
         for pre_hook in self._optimizer_state_dict_pre_hooks.values():
             pre_hook(self)
         saved: dict[str, Any] = self.optimizer.state_dict()
-        described = [
-            {**group, "p_schedule": describe_schedule(group.get("p_schedule"))}
-            for group in saved["param_groups"]
-        ]
-        saved = {**saved, "param_groups": described}
+        saved = {**saved, "param_groups": [plain_group(group) for group in saved["param_groups"]]}
         for post_hook in self._optimizer_state_dict_post_hooks.values():
             changed = post_hook(self, saved)
             saved = saved if changed is None else changed

@@ -268,3 +268,19 @@ def test_the_command_prints_the_registry(capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main(["optimizers", "pytorch_optimizer:SAM", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["settings"]["base_optimizer"] == "required"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lpsgdm:p_schedule=5", "unknown p_schedule '5'; there are: cosine"),
+        ("lpsgdm:p_schedule=none", "unknown p_schedule 'None'"),
+        ("adamw:betas=(0.9)", r"betas=\[0.9\] is not 2 numbers"),
+        ("lion:betas=(0.9,x)", r"betas=\[0.9, 'x'\] is not 2 numbers"),
+        ("sgd:lr=nan", "lr=nan is not a number"),
+        ("sgd:lr=1,lr=2", "the setting 'lr' is given twice"),
+    ],
+)
+def test_values_that_cannot_be_right_are_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        registry.try_out(*registry.parse(text))

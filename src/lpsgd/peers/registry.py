@@ -129,6 +129,8 @@ def parse_settings(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise ValueError(f"cannot read the setting {part!r}: write setting=value")
+        if key.strip() in settings:
+            raise ValueError(f"the setting {key.strip()!r} is given twice in {text!r}")
         settings[key.strip()] = parse_value(value.strip())
     return settings
 
@@ -157,14 +159,26 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> None:
                 continue
             raise ValueError(f"optimizer {name!r}: {unknown('setting', key, spec.settings)}")
         default = spec.settings[key]
-        number = isinstance(default, int | float) and not isinstance(default, bool)
-        if number and (isinstance(value, bool) or not isinstance(value, int | float)):
+        number = _is_number(default)
+        if number and (not _is_number(value) or value != value):  # nan is no number either
             raise ValueError(f"optimizer {name!r}: {key}={value!r} is not a number")
+        if isinstance(default, list) and not _alike(value, default):
+            raise ValueError(f"optimizer {name!r}: {key}={value!r} is not {len(default)} numbers")
         if isinstance(default, bool) and not isinstance(value, bool):
             raise ValueError(f"optimizer {name!r}: {key}={value!r} is not true or false")
     for key in spec.required:
         if key not in settings:
             raise ValueError(f"optimizer {name!r}: the setting {key!r} must be given")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _alike(value: Any, numbers: list[float]) -> bool:
+    """Tell whether ``value`` is a list of as many numbers."""
+    listed = isinstance(value, list | tuple) and len(value) == len(numbers)
+    return listed and all(_is_number(item) for item in value)
 
 
 def complete_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +207,7 @@ def build(
     spec = get(name)
     try:
         optimizer = spec.factory(model, values, horizon)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise ValueError(f"optimizer {name!r} with {values}: {error}") from error
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"{name!r} made a {type(optimizer).__name__}, not a torch Optimizer")
@@ -334,7 +348,7 @@ def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
         return lpsgd.LinearP(p, total_steps=horizon.total_steps)
     if schedule == "linear-alpha":
         return lpsgd.LinearAlpha(total_steps=horizon.total_steps)
-    raise ValueError(unknown("p_schedule", schedule, P_SCHEDULES))
+    raise ValueError(unknown("p_schedule", str(schedule), P_SCHEDULES))
 
 
 _LP = {"p": 6.0, "p_schedule": "cosine", "weight_decay": 0.0, "eps": 1e-8, "normalize": None}

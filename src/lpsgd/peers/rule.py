@@ -56,7 +56,7 @@ class Peer(LpOptimizer):
         settings = {**group, "lr": scalar(group["lr"], params, untouched)}
         settings["p"] = None if p is None else scalar(p, params, untouched)
         rows = [
-            (real(param), real(grad), *state)
+            (real(param), real(grad.resolve_conj()), *state)
             for param, grad, *state in zip(params, grads, *buffers, strict=True)
             if param.numel() > 0
         ]
