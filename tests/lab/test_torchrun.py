@@ -82,8 +82,9 @@ def test_killed_workers_change_nothing(tmp_path: Path, strategy: str, processes:
     output = wait(child)
     assert child.returncode == 0, output
     assert output.count("failed (exitcode: -9)") == 2, output
-    # the others say so, unless torchrun ends them before they have noticed
-    assert output.count("lost the connection") <= 2 * (processes - 1), output
+    # each time a survivor says so, unless torchrun ends it before it has noticed
+    told = output.count("lost the connection")
+    assert told == 2 or told + output.count("closing signal SIGTERM") >= 2, output
     assert "Traceback" not in output
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
     assert [line["epoch"] for line in metrics(tmp_path / "killed")] == list(range(1, 9))
