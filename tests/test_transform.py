@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from lpsgd import LPSGD, CosineP, LinearP, PScheduler
 from lpsgd.peers import Signum
@@ -352,6 +353,31 @@ def test_a_step_that_grad_scaler_skips_does_not_count() -> None:
         scaler.scale((param * value).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
+    assert int(optimizer.param_groups[0]["lp_step"]) == 1
+
+
+def test_saving_with_distributed_checkpoint_does_not_move_p() -> None:
+    """It takes a step with zero gradients and a zero rate where there is no state."""
+    model = torch.nn.Linear(4, 3)
+    schedule = CosineP(6, total_steps=10)
+    optimizer = LpGradient(torch.optim.SGD(model.parameters(), lr=0.1), p=schedule)
+    for count in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(2):
+            saved = get_optimizer_state_dict(model, optimizer)
+        assert int(saved["param_groups"][0]["lp_step"]) == count + 1
+        assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_step_of_a_warm_up_from_zero_counts() -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = LpGradient(
+        torch.optim.SGD(model.parameters(), lr=0.0), p=LinearP(6, total_steps=10)
+    )
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
     assert int(optimizer.param_groups[0]["lp_step"]) == 1
 
 

@@ -177,6 +177,7 @@ class LpGradient(LpOptimizer):
             if _COUNT not in group:  # it was added to the wrapped optimizer directly
                 self._adopt(group)
         exponents = [self._current_p(group, group[_COUNT]) for group in self.param_groups]
+        counts = closure is not None or not self._is_probe()
         swap = _Swap(self.param_groups, exponents, type(self).__name__)
 
         def scaled_closure() -> float:
@@ -195,9 +196,24 @@ class LpGradient(LpOptimizer):
                 loss = self.optimizer.step(scaled_closure)
         finally:
             swap.restore(all_of_them=True)
-        for group in self.param_groups:
-            group[_COUNT].add_(1)
+        if counts:
+            for group in self.param_groups:
+                group[_COUNT].add_(1)
         return loss
+
+    def _is_probe(self) -> bool:
+        """Whether this is the step by which torch.distributed.checkpoint makes missing state.
+
+        It sets lr and all gradients to zero. An optimizer that has no state, as plain SGD, gets one
+        at each saving, which must not move p.
+        """
+        if self.state or any(group.get("capturable") for group in self.param_groups):
+            return False
+        if any(group.get("lr", 1) != 0 for group in self.param_groups):
+            return False
+        params = [param for group in self.param_groups for param in group["params"]]
+        grads = [param.grad for param in params if param.grad is not None]
+        return bool(grads) and not any(bool(grad.any()) for grad in grads)
 
     # --- saving and loading -------------------------------------------------------------------
 
@@ -239,10 +255,6 @@ class LpGradient(LpOptimizer):
             warnings.warn(difference, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
-        super().__getstate__()  # says so where a schedule cannot be pickled
-        return self._parts()
-
-    def _parts(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer, "_own_defaults": self._own_defaults}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -251,7 +263,7 @@ class LpGradient(LpOptimizer):
     def __deepcopy__(self, memo: dict[int, Any]) -> LpGradient:
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        twin.__setstate__(copy.deepcopy(self._parts(), memo))
+        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return twin
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
@@ -215,6 +216,26 @@ def test_errors_name_argument_value_and_what_is_allowed(
         group = {"params": [torch.ones(2, requires_grad=True)], **settings}
         with pytest.raises(ValueError, match=text):
             kind([group])
+
+
+def test_stacey_in_pp_mode_bears_a_large_p_in_float32() -> None:
+    """z^(p-1) is beyond float32 on both sides; the oracle has 400 digits."""
+    start, grad, a, p = [20.0, -1e-3, 1e-3, 0.0, 2.0], [1.0, 0.0, -1e-30, 0.0, 0.5], 0.1, 40.0
+    theta = torch.tensor(start, requires_grad=True)
+    optimizer = Stacey([theta], lr=1e-3, p=p, mode="pp", dual_lr=a, betas=(0.0, 0.0))
+    theta.grad = torch.tensor(grad)
+    optimizer.step()
+
+    def mirror(z: float, g: float) -> float:
+        with localcontext(prec=400):
+            image = Decimal(z) ** 39 - Decimal(a) * Decimal(g)
+            root = abs(image) ** (1 / Decimal(39)) if image else Decimal(0)
+        return math.copysign(float(root), image)
+
+    expected = [mirror(*pair) for pair in zip(start, grad, strict=True)]
+    torch.testing.assert_close(
+        optimizer.state[theta]["z"], torch.tensor(expected), rtol=2e-5, atol=0
+    )
 
 
 def test_stacey_in_pp_mode_has_no_infinite_p() -> None:

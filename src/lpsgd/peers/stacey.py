@@ -146,9 +146,7 @@ class Stacey(Peer):
         c = torch._foreach_lerp(m, g, 1 - beta1)  # c = beta_1 m + (1 - beta_1) g
         u = lp_direction(c, p, settings["eps"])
         if settings["mode"] == "pp":
-            image = signed_power(z, p - 1)  # phi(z)
-            add_scaled_(image, c, -settings["dual_lr"])
-            z[:] = signed_power(image, 1 / (p - 1))
+            z[:] = _mirror_step(z, c, settings["dual_lr"], p)
         else:
             add_scaled_(z, c, -settings["dual_lr"])
         # theta <- (1 - tau - eta lambda) theta + tau z - eta (1 - tau) u
@@ -156,6 +154,19 @@ class Stacey(Peer):
         add_scaled_(theta, z, tau)
         add_scaled_(theta, u, -lr * (1 - tau))
         torch._foreach_lerp_(m, g, 1 - beta2)  # m <- beta_2 m + (1 - beta_2) g
+
+
+def _mirror_step(z: Tensors, c: Tensors, a: float, p: Exponent) -> Tensors:
+    """phi^-1(phi(z) - a c); both terms are divided by phi of a scale s, for z^(p-1) has no bounds
+
+    With w = phi^-1(a c) and s = max(|z|, |w|) it is s phi^-1(phi(z/s) - phi(w/s)).
+    """
+    w = signed_power(torch._foreach_mul(c, a), 1 / (p - 1))
+    s = torch._foreach_maximum(torch._foreach_abs(z), torch._foreach_abs(w))
+    s = torch._foreach_clamp_min(s, torch.finfo(z[0].dtype).tiny)
+    image = signed_power(torch._foreach_div(z, s), p - 1)
+    add_scaled_(image, signed_power(torch._foreach_div(w, s), p - 1), -1)
+    return torch._foreach_mul(s, signed_power(image, 1 / (p - 1)))
 
 
 def _check_finite(mode: Mode, p: Exponent) -> None:
