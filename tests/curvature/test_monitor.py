@@ -177,6 +177,14 @@ def test_wrong_arguments_name_themselves():
             CurvatureMonitor(problem.model, CE, problem.batches, **options)
 
 
+def test_fewer_samples_than_processes_are_refused_by_all_of_them(monkeypatch):
+    problem = mlp()
+    for rank in range(2):  # one that went on would wait for the other for ever
+        monkeypatch.setattr("lpsgd.curvature.monitor._place", lambda _, rank=rank: (rank, 2))
+        with pytest.raises(ValueError, match="samples must be at least 2, not 1: one for each"):
+            CurvatureMonitor(problem.model, CE, problem.batches, samples=1)
+
+
 @pytest.mark.parametrize("missing", ["scipy", "numpy"])
 def test_without_the_extra_it_says_how_to_install_it(missing):
     code = f"import sys; sys.modules[{missing!r}] = None; import lpsgd.curvature"

@@ -117,6 +117,10 @@ class CurvatureMonitor:
             "cache_gb": cache_gb,
         }
         self._rank, world = _place(distributed)
+        if samples is not None and samples < world:  # on all of them: the others would wait
+            raise ValueError(
+                f"samples must be at least {world}, not {samples}: one for each process"
+            )
         share = None if samples is None else _share(samples, self._rank, world)
         self._batches = [(batch.inputs, batch.targets) for batch in collect(data, share)]
         shown = sys.stderr if stream == "stderr" else stream
