@@ -123,7 +123,7 @@ def reaching(url: StorageUrl) -> Iterator[None]:
         # `from None`: the drivers' own messages and frames stay out of every traceback
         raise LabError(
             f"cannot use the storage {url.shown}: {reason}. What was trained is kept; the same "
-            "command goes on"
+            "command goes on once that is mended"
         ) from None
 
 
