@@ -20,5 +20,7 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def _mathml(found: re.Match[str]) -> str:
-    display = "block" if found["tag"] == "div" else "inline"
-    return convert(html.unescape(found["tex"]).strip(), display=display)
+    tex = html.unescape(found["tex"]).strip()
+    if found["tag"] == "span":
+        return convert(tex, display="inline")
+    return f'<div class="formula">{convert(tex, display="block")}</div>'

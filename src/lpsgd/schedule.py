@@ -286,7 +286,7 @@ class PScheduler:
     Args:
         optimizer: an optimizer whose groups have a ``p`` and no schedule of their own.
         schedule: a schedule or any callable ``count -> p``, or a list of one for each group.
-        last_epoch: the count to start from, plus one; -1 starts anew.
+        last_epoch: the last count that was used, so that p starts at the next; -1 starts anew.
 
     >>> from lpsgd import LPSGDM
     >>> optimizer = LPSGDM([torch.zeros(3, requires_grad=True)], p=6.0)

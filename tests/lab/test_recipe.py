@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lpsgd.lab import cli, models
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.lr import lr_factor
 from lpsgd.lab.plan import resolve
@@ -111,6 +112,27 @@ def test_unknown_settings_are_errors_before_anything_runs() -> None:
 
 def test_every_field_says_what_it_is() -> None:
     assert all(field.description for field in Recipe.model_fields.values())
+
+
+def test_help_says_what_may_be_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough for one line of each option
+    lines = {}
+    for command in ("train", "sweep"):
+        assert cli.main([command, "--help"]) == 0
+        out = capsys.readouterr().out
+        lines[command] = {
+            option: next(line for line in out.splitlines() if f"│ {option} " in line)
+            for option in ("--precision", "--lr-schedule", "--decay", "--val-size", "--model")
+        }
+    for line in lines.values():
+        assert "fp32|bf16|fp16" in line["--precision"]
+        assert "cosine|constant" in line["--lr-schedule"]
+        assert "all|matrices" in line["--decay"]
+        assert all(f" {name}" in line["--model"] for name in models.names())
+    assert "[default: 0]" in lines["train"]["--val-size"]
+    assert "[default: a fifth of it]" in lines["sweep"]["--val-size"]  # what sweep takes instead
 
 
 def test_warm_up_then_cosine() -> None:

@@ -33,4 +33,5 @@ _HOMES = {
 
 __all__ = ["GSGD", "Lion", "LionK", "PowerSGDM", "SignSGD", "Signum", "Stacey"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+if not TYPE_CHECKING:  # as in the package: a type checker should miss any other name
+    __getattr__, __dir__ = lazily(__name__, _HOMES)

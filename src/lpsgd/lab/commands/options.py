@@ -21,7 +21,10 @@ from lpsgd.peers.registry import parse_value
 RecipeFile = Annotated[
     Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
 ]
-Root = Annotated[Path | None, typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA]")]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA, else the cache folder]"),
+]
 Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
 SaveSeconds = Annotated[
     float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
@@ -36,11 +39,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 _NOT_OPTIONS = ("optimizer", "settings")
 
 
-def with_recipe_options(*, without: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+def with_recipe_options(
+    *, without: tuple[str, ...] = (), defaults: dict[str, str] | None = None
+) -> Callable[[Any], Any]:
     """Give a command an option for every field of `Recipe`.
 
     The command's first parameter then receives the values that were given, as a dict. An option
-    that was not given is absent, so that a recipe file can decide it.
+    that was not given is absent, so that a recipe file can decide it. ``defaults`` says in words
+    what the command takes instead of the recipe's own default.
     """
     fields = {
         name: info
@@ -61,7 +67,9 @@ def with_recipe_options(*, without: tuple[str, ...] = ()) -> Callable[[Any], Any
                 values["data"] = _read_pairs(values["data"])
             return command(values, **arguments)
 
-        extra = [_parameter(name, info) for name, info in fields.items()]
+        extra = [
+            _parameter(name, info, (defaults or {}).get(name)) for name, info in fields.items()
+        ]
         return _with_parameters(wrapper, command, [*own, *extra])
 
     return decorate
@@ -141,7 +149,7 @@ def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, An
     return {**(read_recipe_file(recipe_file) if recipe_file else {}), **given}
 
 
-def _parameter(name: str, info: FieldInfo) -> inspect.Parameter:
+def _parameter(name: str, info: FieldInfo, default: str | None) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     kind = _kind(info.annotation)
     flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
@@ -149,9 +157,18 @@ def _parameter(name: str, info: FieldInfo) -> inspect.Parameter:
     if name == "data":
         kind, flags = list[str], ["--data"]
         text = "Option of the data set as key=value; may be repeated."
-    elif info.default is not None:
-        text += f" [default: {str(info.default).lower() if kind is bool else info.default}]"
-    option = typer.Option(None, *flags, help=text, show_default=False, rich_help_panel="The recipe")
+    elif default is not None or info.default is not None:
+        own = str(info.default).lower() if kind is bool else info.default
+        text += f" [default: {default or own}]"
+    is_choice = get_origin(info.annotation) is Literal
+    option = typer.Option(
+        None,
+        *flags,
+        help=text,
+        metavar="|".join(get_args(info.annotation)) if is_choice else None,
+        show_default=False,
+        rich_help_panel="The recipe",
+    )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None
     )

@@ -39,7 +39,7 @@ The same command goes on after a stop. Processes that are given one `--storage` 
 """
 
 
-@with_recipe_options(without=("seed",))
+@with_recipe_options(without=("seed",), defaults={"val_size": "a fifth of it"})
 @with_executor_options
 def sweep(
     given: dict[str, Any],
