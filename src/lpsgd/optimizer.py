@@ -170,7 +170,8 @@ class LPSGDM(LPSGD):
             steepest descent as eps -> 0. ``"rms"``: unit root mean square, so that one learning
             rate serves every p; without it, annealing p is also a hidden decay of the step.
         maximize: climb instead of descending.
-        foreach: use the multi-tensor path; None chooses it unless ``differentiable``.
+        foreach: use the multi-tensor path; None chooses it where ``fused`` does not run, unless
+            ``differentiable``.
         fused: update everything in one pass without temporary memory: on a CPU by a kernel that
             is compiled when lpsgd is installed, elsewhere by code that Inductor compiles (not
             measured on a GPU by us). None chooses the kernel where it can run, and never compiles;

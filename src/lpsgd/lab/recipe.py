@@ -36,7 +36,9 @@ class Recipe(BaseModel):
     test_size: int | None = Field(None, gt=0, description="Use this many test images.")
     augment: bool = Field(True, description="Augment training images.")
 
-    model: str = Field("mlp", description="Network: mlp, vgg11, vgg11_plain, resnet18, resnet50, gpt.")
+    model: str = Field(
+        "mlp", description="Network: mlp, vgg11, vgg11_plain, resnet18, resnet50, gpt."
+    )
     width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")

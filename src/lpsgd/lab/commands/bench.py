@@ -26,7 +26,8 @@ def bench(
 
         lpsgd bench training
 
-    What follows the name is given to the benchmark: `lpsgd bench training epoch`.
+    What follows the name is given to the benchmark: `lpsgd bench training epoch`. The benchmarks
+    are in the repository, not in the installed package: run this in a clone.
     """
     found = {path.stem: path for path in sorted(FOLDER.glob("[a-z]*.py"))}
     if not found:
