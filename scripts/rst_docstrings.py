@@ -23,7 +23,7 @@ def to_markdown(text: str) -> str:
     )
     text = re.sub(r":math:`([^`]*)`", lambda match: f"\\({' '.join(match[1].split())}\\)", text)
     text = re.sub(r"^( *)(>>> (?:.*\n?)(?:\1.*\S.*\n?)*)", _fence, text, flags=re.MULTILINE)
-    return re.sub(r":(?:class|func|meth|mod):`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
+    return re.sub(r":(?:attr|class|func|meth|mod):`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
 
 
 def _fence(match: re.Match[str]) -> str:
