@@ -258,6 +258,24 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
         train(recipe, tmp_path / "run")
 
 
+def test_image_workers_that_outlive_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
+    from lpsgd.lab.runs import is_held, open_run
+
+    context = multiprocessing.get_context("fork")  # as torch starts them
+    with open_run(tmp_path / "run", small_recipe()):
+        (tmp_path / "run/checkpoints").mkdir()  # or the empty folder would be removed
+        worker = context.Process(target=time.sleep, args=(60,))
+        worker.start()
+        time.sleep(0.2)
+        assert is_held(tmp_path / "run")
+    try:
+        assert worker.is_alive()
+        assert not is_held(tmp_path / "run")
+    finally:
+        worker.kill()
+        worker.join()
+
+
 def test_result_says_how_it_ended(tmp_path: Path) -> None:
     train(small_recipe("adamw"), tmp_path / "run")
     result = read(tmp_path / "run", "result.json")
