@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import threading
 
 import numpy as np
 import pytest
@@ -74,6 +75,30 @@ def test_get_downloads_unpacks_and_loads(published, get, server, tmp_path):
     assert (data.train.size, data.test.size) == (5 * IMAGES, IMAGES)
     labels = [label for _, batch in data.train.plain() for label in batch.tolist()]
     assert labels == content["train"][1].tolist()
+
+
+def test_two_at_once_wait_for_each_other(published, server, tmp_path):
+    """Both would add to what was received of the same file, and it would be right for neither."""
+    said, begun, waits = [], threading.Event(), threading.Event()
+
+    def hear(line):
+        said.append(line)
+        if "waiting" in line:
+            waits.set()
+
+    def report(done, total):  # of the first one, which is slow
+        begun.set()
+        waits.wait(30)
+
+    settings = {"say": hear, "report": report}
+    first = threading.Thread(target=obtain.get, args=("cifar10", tmp_path / "root"), kwargs=settings)
+    first.start()
+    assert begun.wait(30)
+    obtain.get("cifar10", tmp_path / "root", say=hear)
+    first.join()
+    assert f"another process is getting data into {tmp_path / 'root'}; waiting for it" in said
+    assert said[-1].endswith("is there, checksums as published")
+    assert server.asked == [0]
 
 
 def test_what_is_there_is_not_downloaded_again(published, get, server):
