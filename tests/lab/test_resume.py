@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -194,6 +195,30 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     start = next(event for event in events if event["event"] == "start")
     assert (start["step"] == 0) == (how_many == 2)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_a_checkpoint_that_the_disk_does_not_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A damaged block is damage; one who may not read must not go back to an older one."""
+    train(small_recipe(), tmp_path / "whole")
+    newest = stopped_run(tmp_path / "run")[0]
+    read_bytes = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path == newest:
+            raise OSError(number, os.strerror(number))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    if number == errno.EACCES:
+        with pytest.raises(LabError, match=f"cannot read {newest}: Permission denied"):
+            train(small_recipe(), tmp_path / "run")
+        assert newest.exists()
+    else:
+        train(small_recipe(), tmp_path / "run")
+        assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 class Hostile:
