@@ -90,8 +90,10 @@ def test_two_at_once_wait_for_each_other(published, server, tmp_path):
         begun.set()
         waits.wait(30)
 
-    settings = {"say": hear, "report": report}
-    first = threading.Thread(target=obtain.get, args=("cifar10", tmp_path / "root"), kwargs=settings)
+    def get_slowly():
+        obtain.get("cifar10", tmp_path / "root", say=hear, report=report)
+
+    first = threading.Thread(target=get_slowly)
     first.start()
     assert begun.wait(30)
     obtain.get("cifar10", tmp_path / "root", say=hear)
