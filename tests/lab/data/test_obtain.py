@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import io
 import json
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import tarfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -307,6 +309,36 @@ def test_verify_finds_what_is_missing_and_damaged(published, get, tmp_path):
     wrong = [check for check in obtain.verify("cifar10", root) if not check.ok]
     assert [check.path for check in wrong] == [str(path)]
     assert wrong[0].detail.startswith("is damaged: its md5 is ")
+
+
+def test_files_and_folders_that_may_not_be_read_are_named(published, get, tmp_path, monkeypatch):
+    layout, _ = published
+    get()
+    closed = tmp_path / "root" / layout.folder / layout.files[1].name
+    opened, read_bytes = Path.open, Path.read_bytes
+
+    def deny(path, *_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def open_others(self, *given, **settings):
+        return deny(self) if self == closed else opened(self, *given, **settings)
+
+    def read_others(self):
+        return deny(self) if self == closed else read_bytes(self)
+
+    monkeypatch.setattr(Path, "open", open_others)
+    monkeypatch.setattr(Path, "read_bytes", read_others)
+    checks = {check.path: check.detail for check in obtain.verify("cifar10", tmp_path / "root")}
+    assert checks[str(closed)] == "cannot be read: Permission denied"
+    assert list(checks.values()).count("md5 as published") == len(layout.files) - 1
+    with pytest.raises(UserError, match=f"{closed} cannot be read: Permission denied"):
+        load("cifar10", tmp_path / "root", batch_size=4)
+
+    (tmp_path / "images/train/ant").mkdir(parents=True)
+    (tmp_path / "images/val").mkdir()
+    monkeypatch.setattr(Path, "iterdir", deny)
+    with pytest.raises(UserError, match="images/train cannot be read: Permission denied"):
+        load("imagefolder", path=tmp_path / "images")
 
 
 def test_verify_of_built_in_data_loads_it(tmp_path):

@@ -67,7 +67,10 @@ def read_split(
     done = 0
     for file in files:
         path = folder / file.name
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
         read = _read_binary if layout.kind == "binary" else _read_python
         planes, numbers = read(path, content, file, classes)
         _check_labels(path, numbers, classes)

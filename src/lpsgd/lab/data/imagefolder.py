@@ -81,7 +81,10 @@ def scan(folder: Path) -> tuple[Files, Files]:
 
 def _visible(folder: Path) -> list[Path]:
     """What is in a folder, without what macOS and notebooks hide there (._1.jpg, .ipynb_...)."""
-    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def _folders(folder: Path) -> set[str]:

@@ -153,7 +153,11 @@ def check_layout(layout: Layout, root: Path) -> Iterator[Check]:
         if not path.is_file():
             yield Check(str(path), False, "is missing")
             continue
-        found = md5_of(path)
+        try:
+            found = md5_of(path)
+        except OSError as error:
+            yield Check(str(path), False, f"cannot be read: {error.strerror}")
+            continue
         if found == file.md5:
             yield Check(str(path), True, "md5 as published")
         else:
