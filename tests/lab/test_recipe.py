@@ -35,6 +35,8 @@ def test_unknown_keys_are_errors_with_the_nearest_name() -> None:
         ({"width": "8"}, "width='8': .*valid integer"),
         ({"compile": "yes"}, "compile='yes': .*valid boolean"),
         ({"warmup_epochs": True}, "warmup_epochs=True: .*valid number"),
+        ({"warmup_epochs": math.inf}, "warmup_epochs=inf: .*finite number"),
+        ({"clip_norm": math.inf}, "clip_norm=inf: .*finite number"),
     ],
 )
 def test_wrong_values_are_named(values: dict[str, object], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -196,6 +197,30 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_a_checkpoint_that_the_disk_does_not_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A damaged block is damage; one who may not read must not go back to an older one."""
+    train(small_recipe(), tmp_path / "whole")
+    newest = stopped_run(tmp_path / "run")[0]
+    read_bytes = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path == newest:
+            raise OSError(number, os.strerror(number))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    if number == errno.EACCES:
+        with pytest.raises(LabError, match=f"cannot read {newest}: Permission denied"):
+            train(small_recipe(), tmp_path / "run")
+        assert newest.exists()
+    else:
+        train(small_recipe(), tmp_path / "run")
+        assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
 class Hostile:
     def __init__(self, witness: Path) -> None:
         self.witness = witness
@@ -256,6 +281,24 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
         pytest.raises(LabError, match="in use by another process"),
     ):
         train(recipe, tmp_path / "run")
+
+
+def test_image_workers_that_outlive_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
+    from lpsgd.lab.runs import is_held, open_run
+
+    context = multiprocessing.get_context("fork")  # as torch starts them
+    with open_run(tmp_path / "run", small_recipe()):
+        (tmp_path / "run/checkpoints").mkdir()  # or the empty folder would be removed
+        worker = context.Process(target=time.sleep, args=(60,))
+        worker.start()
+        time.sleep(0.2)
+        assert is_held(tmp_path / "run")
+    try:
+        assert worker.is_alive()
+        assert not is_held(tmp_path / "run")
+    finally:
+        worker.kill()
+        worker.join()
 
 
 def test_result_says_how_it_ended(tmp_path: Path) -> None:

@@ -101,6 +101,25 @@ def test_clipping_limits_the_step_and_reports_the_norm_before() -> None:
     assert trainer.sums.grad_norm.item() > 0.01
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "pytorch_optimizer:SAM:base_optimizer=torch.optim:SGD,lr=1.0",
+        "torch.optim:LBFGS:lr=1.0,max_iter=1",
+    ],
+)
+def test_gradients_that_an_optimizer_asks_for_are_clipped_too(optimizer: str) -> None:
+    limit = 1e-4
+    fixed = {"lr_schedule": "constant", "warmup_epochs": 0.0}
+    recipe = small_recipe(optimizer, closure=True, clip_norm=limit, **fixed)
+    trainer = Trainer(recipe, load(recipe), CPU)
+    before = [p.detach().clone() for p in trainer.parameters]
+    trainer.train_step(*batches(trainer)[0])
+    moved = [p.detach() - old for p, old in zip(trainer.parameters, before, strict=True)]
+    # at lr 1 SGD moves by the gradient, LBFGS's first step by min(1, 1/||g||_1) of it
+    assert 0 < float(torch.nn.utils.get_total_norm(moved)) <= limit * 1.01
+
+
 def test_measurements_of_the_step() -> None:
     trainer = make("sgd:lr=0.1,momentum=0.0,weight_decay=0.0", warmup_epochs=0)
     images, labels = batches(trainer)[0]

@@ -10,6 +10,7 @@ number of processes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import re
@@ -106,7 +107,12 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         from lpsgd.lab import dcp
 
         return dcp.read(path)
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        if error.errno == errno.EIO:  # how a disk tells of a damaged block
+            return None
+        raise LabError(f"cannot read {path}: {error.strerror}. Nothing was changed") from error
     if _digest(data) != path.stem.rpartition("-")[2]:
         return None
     try:

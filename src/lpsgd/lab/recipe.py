@@ -23,9 +23,11 @@ from lpsgd.nearest import unknown
 class Recipe(BaseModel):
     """One run: data, model, optimizer, schedule, numerics, seed."""
 
-    # strict: true is not 1, "8" is not 8. Built on first use: the command line only shows the
-    # fields when it prints help
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    # strict: true is not 1, "8" is not 8. No infinite number: config.json could not be read back.
+    # Built on first use: the command line only shows the fields when it prints help
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True
+    )
 
     dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
     data: dict[str, Any] = Field(

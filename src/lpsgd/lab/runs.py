@@ -36,6 +36,22 @@ ALIVE_SECONDS = 90.0
 _ALIVE = ".alive"
 _ERROR = "error.json"
 
+_locks: set[int] = set()  # the open folders that this process holds
+
+
+def _forget_locks() -> None:
+    """Close what a fork inherited: a lock is held for as long as any copy of its handle is open.
+
+    Processes that decode images outlive a run that was killed by some seconds, in which the same
+    command would find its folder in use.
+    """
+    for handle in _locks:
+        os.close(handle)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
+
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
@@ -144,6 +160,7 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
+    _locks.add(handle)
     try:
         _lock(handle, folder)
         check_folder(folder, recipe)
@@ -162,6 +179,7 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
             with suppress(OSError):
                 folder.rmdir()
     finally:
+        _locks.discard(handle)
         os.close(handle)
 
 

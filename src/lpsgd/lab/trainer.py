@@ -136,10 +136,7 @@ class Trainer:
             group["lr"] = base * self.lr_factor(self.step)
         loss, nll, correct = self._backward(inputs, targets)
         self.scaler.unscale_(self.optimizer)
-        if self.recipe.clip_norm is not None:
-            norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm))
-        else:
-            norm = gradient_norm(self.parameters)
+        norm = self._clip()
         if measure:
             density = gradient_density(gradients(self.parameters))
             self.sums.grad_density = float(whole(density))
@@ -220,9 +217,18 @@ class Trainer:
                 known = parameter.grad
                 parameter.grad = gradient if known is None else known + gradient
 
+    def _clip(self) -> Tensor:
+        """Clip the gradient if the recipe asks for it; return the norm that it had."""
+        if self.recipe.clip_norm is None:
+            return gradient_norm(self.parameters)
+        return whole(nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm))
+
     def _optimizer_step(self, inputs: Tensor, targets: Tensor) -> None:
         def closure() -> Tensor:
-            return self._backward(inputs, targets)[0]
+            loss = self._backward(inputs, targets)[0]
+            if self.recipe.clip_norm is not None:
+                self._clip()  # the step is taken along this gradient
+            return loss
 
         with self._watch, self._explained():
             if self.recipe.closure:

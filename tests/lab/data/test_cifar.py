@@ -130,6 +130,7 @@ def batch(**changes):
         (batch(labels=7), ": 'labels' is int, should be a list"),
         (batch(labels=[0] * 11 + [10]), "is mislabelled: image 11 has the label 10"),
         (batch(labels=[0] * 11 + [-1]), "is mislabelled: image 11 has the label -1"),
+        (batch(labels=[0] * 11 + [2**70]), f"is mislabelled: image 11 has the label {2**70}"),
         (batch(data=np.zeros((11, 3072), np.uint8)), ": 'data' is uint8 (11, 3072), should be"),
         (batch(data=np.zeros((12, 3072))), ": 'data' is float64 (12, 3072), should be uint8"),
         (batch(data=[1, 2, 3]), ": 'data' is list, should be uint8 (12, 3072)"),

@@ -133,6 +133,26 @@ def test_every_kind_of_image_becomes_rgb(mode, tmp_path):
     assert np.abs(np.array(image).astype(int) - 204).max() <= 2
 
 
+def test_the_upper_bits_of_16_are_kept(tmp_path):
+    """A grey PNG of 16 bits, as cameras and microscopes write them."""
+    values = np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)
+    Image.fromarray(values + 100).save(tmp_path / "image.png")
+    pixels = np.array(read(tmp_path / "image.png"))
+    assert pixels.shape == (16, 16, 3)
+    assert np.array_equal(pixels, np.repeat((values // 256)[:, :, None], 3, axis=2))
+
+
+def test_hidden_files_and_folders_are_not_images_and_classes(tmp_path):
+    for split in ("train", "val"):
+        for name in ("ant", "bee", ".ipynb_checkpoints"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / split / name / "1.jpg")
+            (tmp_path / split / name / "._1.jpg").write_bytes(b"of macOS")
+    train, val = scan(tmp_path)
+    assert train.classes == val.classes == ["ant", "bee"]
+    assert [path.name for path in train.paths + val.paths] == ["1.jpg"] * 4
+
+
 def test_centre_crop_is_the_middle_of_the_resized_image():
     # 512 x 256 needs no resizing of its short side: the crop starts at column 144, row 16
     crop = np.array(centre_crop(gradient(512, 256), 224))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import io
 import json
@@ -10,6 +11,8 @@ import os
 import shutil
 import subprocess
 import tarfile
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +77,32 @@ def test_get_downloads_unpacks_and_loads(published, get, server, tmp_path):
     assert (data.train.size, data.test.size) == (5 * IMAGES, IMAGES)
     labels = [label for _, batch in data.train.plain() for label in batch.tolist()]
     assert labels == content["train"][1].tolist()
+
+
+def test_two_at_once_wait_for_each_other(published, server, tmp_path):
+    """Both would add to what was received of the same file, and it would be right for neither."""
+    said, begun, waits = [], threading.Event(), threading.Event()
+
+    def hear(line):
+        said.append(line)
+        if "waiting" in line:
+            waits.set()
+
+    def report(done, total):  # of the first one, which is slow
+        begun.set()
+        waits.wait(30)
+
+    def get_slowly():
+        obtain.get("cifar10", tmp_path / "root", say=hear, report=report)
+
+    first = threading.Thread(target=get_slowly)
+    first.start()
+    assert begun.wait(30)
+    obtain.get("cifar10", tmp_path / "root", say=hear)
+    first.join()
+    assert f"another process is getting data into {tmp_path / 'root'}; waiting for it" in said
+    assert said[-1].endswith("is there, checksums as published")
+    assert server.asked == [0]
 
 
 def test_what_is_there_is_not_downloaded_again(published, get, server):
@@ -280,6 +309,36 @@ def test_verify_finds_what_is_missing_and_damaged(published, get, tmp_path):
     wrong = [check for check in obtain.verify("cifar10", root) if not check.ok]
     assert [check.path for check in wrong] == [str(path)]
     assert wrong[0].detail.startswith("is damaged: its md5 is ")
+
+
+def test_files_and_folders_that_may_not_be_read_are_named(published, get, tmp_path, monkeypatch):
+    layout, _ = published
+    get()
+    closed = tmp_path / "root" / layout.folder / layout.files[1].name
+    opened, read_bytes = Path.open, Path.read_bytes
+
+    def deny(path, *_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def open_others(self, *given, **settings):
+        return deny(self) if self == closed else opened(self, *given, **settings)
+
+    def read_others(self):
+        return deny(self) if self == closed else read_bytes(self)
+
+    monkeypatch.setattr(Path, "open", open_others)
+    monkeypatch.setattr(Path, "read_bytes", read_others)
+    checks = {check.path: check.detail for check in obtain.verify("cifar10", tmp_path / "root")}
+    assert checks[str(closed)] == "cannot be read: Permission denied"
+    assert list(checks.values()).count("md5 as published") == len(layout.files) - 1
+    with pytest.raises(UserError, match=f"{closed} cannot be read: Permission denied"):
+        load("cifar10", tmp_path / "root", batch_size=4)
+
+    (tmp_path / "images/train/ant").mkdir(parents=True)
+    (tmp_path / "images/val").mkdir()
+    monkeypatch.setattr(Path, "iterdir", deny)
+    with pytest.raises(UserError, match="images/train cannot be read: Permission denied"):
+        load("imagefolder", path=tmp_path / "images")
 
 
 def test_verify_of_built_in_data_loads_it(tmp_path):

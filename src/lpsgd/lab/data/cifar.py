@@ -67,7 +67,10 @@ def read_split(
     done = 0
     for file in files:
         path = folder / file.name
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
         read = _read_binary if layout.kind == "binary" else _read_python
         planes, numbers = read(path, content, file, classes)
         _check_labels(path, numbers, classes)
@@ -84,7 +87,7 @@ def read_split(
     return ImageSet(torch.from_numpy(images), torch.from_numpy(labels))
 
 
-def _check_labels(path: Path, labels: npt.NDArray[np.int64], classes: int) -> None:
+def _check_labels(path: Path, labels: npt.NDArray[Any], classes: int) -> None:
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         first = int(wrong[0])
@@ -112,7 +115,7 @@ def _read_binary(
 
 def _read_python(
     path: Path, content: bytes, file: PublishedFile, classes: int
-) -> tuple[Pixels, npt.NDArray[np.int64]]:
+) -> tuple[Pixels, npt.NDArray[Any]]:
     try:
         batch = pickles.loads(content)
     except pickles.ForbiddenPickle as error:
@@ -141,7 +144,8 @@ def _read_python(
             f"{path}: {key!r} holds {len(numbers)} whole numbers in {len(labels)} entries,"
             f" should be {file.images}"
         )
-    return pixels, np.array(numbers, np.int64)
+    # as objects, because a damaged label may be any number; they are checked before they are kept
+    return pixels, np.array(numbers, object)
 
 
 def _text_keys(batch: object) -> dict[Any, Any]:

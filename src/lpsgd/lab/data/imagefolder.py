@@ -73,21 +73,33 @@ def scan(folder: Path) -> tuple[Files, Files]:
                 f"{folder / name} is not there: imagefolder needs {folder}/train/CLASS/*.jpg and"
                 f" {folder}/val/CLASS/*.jpg; give the folder that holds train and val as `path`"
             )
-    classes = sorted(entry.name for entry in (folder / "train").iterdir() if entry.is_dir())
+    classes = sorted(_folders(folder / "train"))
     if not classes:
         raise UserError(f"{folder / 'train'} holds no folders, one for each class are needed")
     return _list(folder / "train", classes), _list(folder / "val", classes)
 
 
+def _visible(folder: Path) -> list[Path]:
+    """What is in a folder, without what macOS and notebooks hide there (._1.jpg, .ipynb_...)."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def _folders(folder: Path) -> set[str]:
+    return {entry.name for entry in _visible(folder) if entry.is_dir()}
+
+
 def _list(folder: Path, classes: list[str]) -> Files:
-    unknown = {entry.name for entry in folder.iterdir() if entry.is_dir()} - set(classes)
+    unknown = _folders(folder) - set(classes)
     if unknown:
         raise UserError(f"{folder / min(unknown)}: there is no such class in the training set")
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
         folder_of_class = folder / name
-        files = sorted(folder_of_class.iterdir()) if folder_of_class.is_dir() else []
+        files = _visible(folder_of_class) if folder_of_class.is_dir() else []
         images = [file for file in files if file.suffix.lower() in EXTENSIONS]
         if not images:
             raise UserError(f"{folder_of_class} holds no images ({', '.join(sorted(EXTENSIONS))})")
@@ -100,6 +112,9 @@ def read(path: Path) -> Image.Image:
     """Decode an image file; grey, CMYK, palette and transparent images become RGB."""
     try:
         with Image.open(path) as image:
+            if image.mode.startswith("I"):  # 16 bits, of which Pillow would cut off the upper 8
+                numbers = np.asarray(image).astype(np.int64) >> 8
+                return Image.fromarray(numbers.clip(0, 255).astype(np.uint8)).convert("RGB")
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         # Pillow's own message may start with the path

