@@ -262,6 +262,13 @@ def test_runs_outside_the_plan_are_named(five_seeds):
     assert "not part of this comparison: rmsprop seed 0." in comparison.notes[0]
 
 
+def test_runs_of_a_comparison_further_down_do_not_replace_its_own(tmp_path):
+    for folder, final in ((tmp_path, 90.0), (tmp_path / "a", 50.0), (tmp_path / "wide", 60.0)):
+        write_plan(folder, ["sgd"], [0])
+        write_run(folder / "runs/sgd/seed-0", "sgd", 0, history(final, seed=0))
+    assert analyse(load_comparison(tmp_path)).results[0].final["test_top1"].mean == 90.0
+
+
 def test_a_row_that_is_being_written_is_not_read(tmp_path):
     write_run(tmp_path / "a", "sgd", 0, history(90.0, seed=0), state=None)
     with (tmp_path / "a/metrics.jsonl").open("a") as stream:

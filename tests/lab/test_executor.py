@@ -78,3 +78,12 @@ def test_a_process_that_was_told_to_stop_is_not_kept(tmp_path: Path, started: li
         assert started[0].returncode == 0
         assert run(tmp_path, range(1), jobs=1)[-1] == "end"
     assert len(started) == 2
+
+
+def test_the_number_of_runs_at_once_is_known_where_a_process_has_no_affinity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    task = Task("sgd", small_recipe(threads=2, device="cpu"), Path("runs"))
+    assert executor.default_jobs(task) == 3

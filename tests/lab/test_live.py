@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,13 @@ def test_a_search_shows_validation_accuracy(capsys: pytest.CaptureFixture[str]) 
     display.listen(runs[0], {"event": "end", "state": "paused", "epochs": 1, "reason": None})
     told = capsys.readouterr().err
     assert told == "[0/2] sgd seed 0: paused after epoch 1, validation accuracy 55.50 %\n"
+
+
+def test_names_and_reasons_are_not_read_as_markup() -> None:
+    run = replace(tasks(1)[0], label="sgd[bold]")
+    display = RunsDisplay([run], terminal()[1])
+    display.listen(run, {"event": "error", "text": "[enforce fail] of [/tmp/x]", "exit_code": 1})
+    assert rows(display)[1] == "sgd[bold] seed 0 failed 0/2 [enforce fail] of [/tmp/x]"
+    stream = io.StringIO()
+    Console(file=stream, width=110).print(table(list(display._runs.values()), rows=0))
+    assert "sgd[bold]" in stream.getvalue()

@@ -405,3 +405,23 @@ def test_one_run_of_one_epoch(browser, tmp_path):
     assert "Only one optimizer (sgd)" in opened.tab.locator("#verdict").inner_text()
     assert opened.complaints == []
     opened.context.close()
+
+
+def test_more_points_than_a_call_may_have_arguments(browser, tmp_path):
+    epochs = 20_000  # ten charts of as many points: 200 000 in all
+    write_run(tmp_path / "a", "sgd", 0, history(90.0, seed=0, epochs=epochs), epochs=epochs)
+    write_page(analyse(load_comparison(tmp_path)), tmp_path / "page.html")
+    opened = Opened(browser, tmp_path / "page.html")
+    assert opened.lines("test_top1") == ["sgd"]
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_folder_whose_name_is_not_utf8_and_row_without_a_number(tmp_path):
+    folder = write_comparison(tmp_path / "bad\udcff", {"sgd": [90.0, 91.0], "lion": [91.0, 92.0]})
+    metrics = folder / "runs/optimizer-0/seed-0/metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"epoch": 2', '"epoch": null'))
+    analysis = analyse(load_comparison(folder))
+    assert chart_data(analysis)["optimizers"][0]["lines"]["lr"]["epoch"] == [1, 2, 3, 4, 5]
+    write_page(analysis, tmp_path / "page.html")
+    assert "bad\\udcff" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -33,7 +33,14 @@ def default_jobs(task: Task) -> int:
 
     if choose_device(task.recipe.device).type != "cpu":
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // task.recipe.threads)
+    return max(1, cores() // task.recipe.threads)
+
+
+def cores() -> int:
+    """How many cores this process may use; all of them where the system does not say (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class LocalExecutor:

@@ -42,8 +42,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` as UTF-8, whole or not at all."""
-    write_bytes(path, text.encode())
+    """Write ``text`` to ``path`` as UTF-8, whole or not at all.
+
+    The name of a folder need not be UTF-8. What cannot be encoded becomes an escape, ``\\udcff``,
+    which JSON reads as the same character again.
+    """
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:

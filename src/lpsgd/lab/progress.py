@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from lpsgd.lab.numbers import duration, fixed
@@ -106,12 +107,12 @@ def _fill_by_run(shown: Table, runs: Iterable[RunProgress], *, networks: bool) -
     for run in runs:
         shown.add_row(
             *[run.network] * networks,
-            f"{run.label} seed {run.seed}",
+            escape(f"{run.label} seed {run.seed}"),
             _WORDS.get(run.state, run.state),
             _epoch(run),
             "" if run.accuracy is None else f"{fixed(run.accuracy, 2)} %",
             "" if run.seconds_left is None else duration(run.seconds_left),
-            run.reason or "",
+            escape(run.reason or ""),
             style=_COLOURS.get(run.state),
         )
 
@@ -124,7 +125,7 @@ def _fill_by_label(shown: Table, runs: Sequence[RunProgress], *, networks: bool)
         ended = sum(run.state in ENDED for run in mine)
         queued = sum(run.state == "queued" for run in mine)
         cells = [f"{ended}/{len(mine)}", str(queued or ""), _now(mine)]
-        shown.add_row(*[network] * networks, label, *cells)
+        shown.add_row(*[network] * networks, escape(label), *cells)
 
 
 def _now(runs: Sequence[RunProgress]) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import lpsgd
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution import LAST_EVENTS, RETRIES, ExecutorChoice, Listener
+from lpsgd.lab.executor import cores
 from lpsgd.lab.orders import carry_out_order, error_event, make_order
 from lpsgd.lab.passwords import hide_passwords
 from lpsgd.lab.runs import ALIVE_SECONDS, is_held, mark_alive, marked_by, unmark_alive, writing
@@ -278,8 +279,7 @@ def _connect(given: str | None) -> Any:
     job = ray.job_config.JobConfig(code_search_path=paths)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
-        cores = len(os.sched_getaffinity(0))
-        quiet |= {"include_dashboard": False, "num_cpus": cores}
+        quiet |= {"include_dashboard": False, "num_cpus": cores()}
         quiet |= {"object_store_memory": _OBJECT_STORE_BYTES}
     try:
         with _signals_kept():

@@ -123,7 +123,11 @@ def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[Run]) -> Comp
     seeds = tuple(_seed(seed, path) for seed in plan.get("seeds", ()))
     if not labels:
         raise UserError(f"{str(path)!r} names no optimizers")
-    found = {(run.label, run.seed): run for run in runs}
+    found: dict[tuple[str, int], Run] = {}
+    for run in runs:
+        # a copy or another comparison further down may hold a run of the same name
+        if (run.label, run.seed) not in found or _is_own(run):
+            found[run.label, run.seed] = run
     listed = tuple(
         found.pop((label, seed), Run(label, seed, "", "not started"))
         for label in labels
@@ -144,6 +148,11 @@ def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[Run]) -> Comp
         command=None if command is None else str(command),
         notes=(*notes, *_mixed(listed)),
     )
+
+
+def _is_own(run: Run) -> bool:
+    """Whether the run is where `run_place` has the runs of the comparison itself."""
+    return Path(run.folder) == run_place(Path(), run.label, run.seed)
 
 
 def _loose(folder: Path, runs: Sequence[Run]) -> Comparison:

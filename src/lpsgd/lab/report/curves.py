@@ -113,7 +113,7 @@ def _seed(run: Run, key: str) -> dict[str, Any]:
     clock = accumulate(seconds or 0.0 for seconds in run.values("seconds"))
     rows = zip(run.history, clock, _values(run, key), strict=True)
     points = [
-        (int(row.get("epoch", place)), _short(seconds), _short(value))
+        (_epoch(row, place), _short(seconds), _short(value))
         for place, (row, seconds, value) in enumerate(rows, start=1)
         if value is not None and math.isfinite(value)
     ]
@@ -124,6 +124,12 @@ def _seed(run: Run, key: str) -> dict[str, Any]:
         "seconds": [seconds for _, seconds, _ in points],
         "y": [value for _, _, value in points],
     }
+
+
+def _epoch(row: Mapping[str, Any], place: int) -> int:
+    """The epoch that a row is of; its place in the file where it does not say."""
+    epoch = row.get("epoch")
+    return epoch if isinstance(epoch, int) else place
 
 
 def _values(run: Run, key: str) -> list[float | None]:

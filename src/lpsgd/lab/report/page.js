@@ -71,7 +71,9 @@
     return longest > 300 ? [60, "min"] : [1, "s"];
   }
   const [unit, unitName] = clock();
-  const lastEpoch = Math.max(1, ...data.optimizers.flatMap((o) => Object.values(o.lines)).flatMap((l) => l.epoch));
+  // not Math.max(...all): a call with very many arguments is an error
+  const lastEpoch = data.optimizers.flatMap((o) => Object.values(o.lines)).flatMap((l) => l.epoch)
+    .reduce((a, b) => Math.max(a, b), 1);
   const x = (line, i) => across.value === "epoch" ? line.epoch[i] : line.seconds[i] / unit;
   // the places on a line that the reader wants to see: all of it, or only its end
   const places = (line) => [...line.epoch.keys()].filter((i) => line.epoch[i] > lastEpoch * (1 - Number(part.value)));
