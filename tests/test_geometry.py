@@ -112,4 +112,5 @@ def test_density_of_known_gradients() -> None:
     assert float(geometry.gradient_density(g * 1e30)) == pytest.approx(expected, rel=1e-5)
     assert float(geometry.gradient_density(torch.zeros(3))) == 0
     assert float(geometry.gradient_density([])) == 0
+    assert math.isnan(float(geometry.gradient_density(torch.tensor([1.0, float("nan")]))))
     assert float(geometry.gradient_density(torch.eye(1, 100))) == pytest.approx(0.01)

@@ -154,4 +154,5 @@ def gradient_density(gradients: Tensor | Iterable[Tensor]) -> Tensor:
     twos = torch.stack([lp_norm(g, 2.0).double().cpu() for g in tensors])
     count = sum(g.numel() for g in tensors)
     l1, l2 = ones.sum(), torch.linalg.vector_norm(twos)
-    return torch.where(l2 > 0, (l1 / torch.where(l2 > 0, l2, 1.0)) ** 2 / count, 0.0)
+    # not l2 > 0, which would give a NaN a density
+    return torch.where(l2 != 0, (l1 / torch.where(l2 != 0, l2, 1.0)) ** 2 / count, 0.0)

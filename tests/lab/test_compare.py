@@ -52,6 +52,11 @@ def test_labels() -> None:
     assert labels(["sgd", "a.b:Name:lr=1"]) == ["sgd", "Name"]
     assert labels(["sgd:lr=1", "sgd:lr=2"]) == ["sgd-lr=1", "sgd-lr=2"]
     assert labels(["sgd:lr=../../x", "sgd"])[0] == "sgd-lr=..-..-x"
+    long = [f"sgd:momentum=0.{'1' * 300}{digit}" for digit in "12"]
+    first, second = labels(long)  # a folder's name may have 255 bytes
+    assert first != second
+    assert first.startswith("sgd-momentum=0.1")
+    assert max(len(first), len(second)) <= 120
     with pytest.raises(UserError, match="twice with the same settings"):
         labels(["sgd", "sgd"])
 
@@ -116,6 +121,10 @@ def test_what_is_complete_is_not_run_again(
     assert {p: p.stat().st_mtime_ns for p in (compared / "runs").rglob("*") if p.is_file()} == files
     analysis = json.loads(capsys.readouterr().out)
     assert analysis["reference"] == "adamw"
+    # as it was written, not only as it is called in the table
+    given = ("--seeds", "2", "--json", "--reference", "lpsgdm:lr=1e30")
+    assert compare(compared, optimizers, *given) == 0
+    assert json.loads(capsys.readouterr().out)["reference"] == "lpsgdm"
 
 
 def test_a_folder_of_other_recipes_is_left_alone(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lpsgd.lab import executor
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.executor import LocalExecutor, keeping_workers
 from lpsgd.lab.plan import Task
 from lpsgd.lab.runs import read_result
@@ -87,3 +88,10 @@ def test_the_number_of_runs_at_once_is_known_where_a_process_has_no_affinity(
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     task = Task("sgd", small_recipe(threads=2, device="cpu"), Path("runs"))
     assert executor.default_jobs(task) == 3
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"state": "complete"}'])
+def test_a_result_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(LabError, match=r"result\.json is not the result of a run.*Remove it"):
+        read_result(tmp_path)

@@ -28,6 +28,7 @@ def test_unknown_keys_are_errors_with_the_nearest_name() -> None:
         ({"precision": "fp8"}, "precision='fp8': .*'fp32', 'bf16' or 'fp16'"),
         ({"label_smoothing": 1.0}, "label_smoothing=1.0: .*less than 1"),
         ({"accumulate": 64, "batch_size": 32}, "accumulate=64 is more than batch_size=32"),
+        ({"warmup_epochs": 30.0, "epochs": 2}, "warmup_epochs=30 is more than epochs=2"),
         ({"closure": True, "precision": "fp16"}, "do not work with precision=fp16"),
         ({"settings": {"lr": {}}}, "lr={} is not a number"),
         ({"seed": -1}, "seed=-1"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpsgd.geometry import gradient_density
+from lpsgd.lab.measure import state_bytes
 from lpsgd.lab.trainer import Trainer, numerics
 from lpsgd.lab.training import train
 
@@ -209,3 +210,18 @@ def test_compiling_gives_the_same_network(tmp_path: Path) -> None:
     for a, b in zip(plain.parameters, compiled.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert compiled.state_dict()["model"].keys() == plain.state_dict()["model"].keys()
+
+
+def test_bytes_of_state_count_what_lies_in_lists() -> None:
+    """L-BFGS after two moves: direction, gradient, one pair of history; three numbers."""
+    x = nn.Parameter(torch.arange(10.0))
+    optimizer = torch.optim.LBFGS([x], lr=0.1, max_iter=3)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = (x**4).sum()
+        loss.backward()
+        return loss.item()
+
+    optimizer.step(closure)
+    assert state_bytes(optimizer) == 4 * (4 * 10 + 3)

@@ -96,6 +96,7 @@ def test_lists_of_texts() -> None:
         ("sgdw:weight_decay=-1", "weight_decay=-1: must be at least 0"),
         ("lpsgdm:p=1", "p"),
         ("lpsgdm:p_schedule=cosin", "did you mean 'cosine'"),
+        ("sgd:lr", "cannot import 'sgd:lr': .*a setting of sgd is written sgd:setting=value"),
         ("absent.module:Name", "cannot import 'absent.module:Name'"),
         ("torch.optim:Absent", "cannot import 'torch.optim:Absent'"),
         ("math:pi", "'math:pi' is a float, not a class or a function"),

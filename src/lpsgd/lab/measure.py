@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -86,11 +87,20 @@ def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
 def state_bytes(optimizer: Optimizer) -> int:
     """Return the bytes of an optimizer's state; what several parameters share counts once."""
     seen: dict[int, int] = {}
-    for state in optimizer.state.values():
-        for value in state.values():
-            if isinstance(value, Tensor):
-                seen[id(value)] = value.numel() * value.element_size()
+    for tensor in _tensors(list(optimizer.state.values())):
+        seen[id(tensor)] = tensor.numel() * tensor.element_size()
     return sum(seen.values())
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """The tensors in nested mappings and lists: L-BFGS keeps its history in lists."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple | deque):
+        for item in value:
+            yield from _tensors(item)
 
 
 class Stopwatch:

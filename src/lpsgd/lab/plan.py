@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,8 @@ from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
 from lpsgd.lab.records import run_place
 from lpsgd.lab.runs import check_folder, writing
 from lpsgd.peers import registry
+
+_LONGEST_LABEL = 120
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,19 @@ def labels(optimizers: Sequence[str]) -> list[str]:
         name if short.count(name) == 1 else text
         for name, text in zip(short, optimizers, strict=True)
     ]
-    safe = [re.sub(r"[^\w.=+-]+", "-", text).strip("-.") for text in found]
+    safe = [_shortened(re.sub(r"[^\w.=+-]+", "-", text).strip("-.")) for text in found]
     for label in safe:
         if safe.count(label) > 1:
             raise UserError(f"--optimizers names {label!r} twice with the same settings")
     return safe
+
+
+def _shortened(label: str) -> str:
+    """A label that can be a folder's name, for which file systems allow 255 bytes."""
+    if len(label.encode()) <= _LONGEST_LABEL:
+        return label
+    kept = label.encode()[: _LONGEST_LABEL - 9].decode(errors="ignore")
+    return f"{kept}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def plan_comparison(

@@ -85,6 +85,11 @@ class Recipe(BaseModel):
             raise ValueError(
                 f"accumulate={self.accumulate} is more than batch_size={self.batch_size}"
             )
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(
+                f"warmup_epochs={self.warmup_epochs:g} is more than epochs={self.epochs}: the "
+                "learning rate would never reach its peak"
+            )
         if self.precision == "fp16" and (self.closure or self.create_graph):
             raise ValueError("closure and create_graph do not work with precision=fp16's scaling")
         return self

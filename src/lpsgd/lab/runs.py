@@ -311,11 +311,16 @@ def _with_earlier(environment: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def read_result(folder: Path) -> dict[str, Any] | None:
     """Return result.json of a run's folder, or None where the run has not ended."""
     try:
-        result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise LabError(f"cannot read {folder / 'result.json'}: {error}") from error
+    if not isinstance(result, dict) or not {"state", "epochs"} <= result.keys():
+        raise LabError(
+            f"{folder / 'result.json'} is not the result of a run: it has no state and epochs. "
+            "Remove it, and the run goes on from its last checkpoint"
+        )
     return result
 
 

@@ -271,7 +271,10 @@ def _import(path: str) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot import {path!r}: {error}") from error
+        hint = ""
+        if module_name in names():
+            hint = f"; a setting of {module_name} is written {module_name}:setting=value"
+        raise ValueError(f"cannot import {path!r}: {error}{hint}") from error
     if not callable(found):
         raise ValueError(f"{path!r} is a {type(found).__name__}, not a class or a function")
     return found

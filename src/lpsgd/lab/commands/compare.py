@@ -83,6 +83,7 @@ def compare(
     from lpsgd.lab.training import RunOptions
     from lpsgd.peers.registry import split_list
 
+    names: list[str] = []
     if recipes:
         if optimizers is not None or recipe is not None:
             raise UserError("--recipes says what to compare: leave --optimizers and --recipe out")
@@ -98,6 +99,8 @@ def compare(
         if note := doubts(task.recipe for task in tasks):
             print(f"lpsgd: {note}", file=sys.stderr)
     labels = list(dict.fromkeys(task.label for task in tasks))
+    if reference in names:  # spelt as in --optimizers, not as in the table
+        reference = labels[names.index(reference)]
     reference = reference or labels[0]
     if reference not in labels:
         raise UserError(f"--reference {reference}: not among {', '.join(labels)}")
