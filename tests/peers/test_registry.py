@@ -94,7 +94,7 @@ def test_lists_of_texts() -> None:
         ("sgd:nesterov=1", "nesterov=1 is not true or false"),
         ("sgd:lr=-1", "Invalid learning rate: -1"),
         ("sgdw:weight_decay=-1", "weight_decay=-1: must be at least 0"),
-        ("lpsgdm:p=1", "p"),
+        ("lpsgdm:p=1", ": p must be a number from 2 to inf, got 1"),
         ("lpsgdm:p_schedule=cosin", "did you mean 'cosine'"),
         ("sgd:lr", "cannot import 'sgd:lr': .*a setting of sgd is written sgd:setting=value"),
         ("absent.module:Name", "cannot import 'absent.module:Name'"),

@@ -338,7 +338,9 @@ def _gradual(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Op
 def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
     """Return what an l_p optimizer takes as ``p``: the number, or a schedule from it on."""
     import lpsgd
+    from lpsgd import checks
 
+    checks.check_exponent("p", p)  # here, where it has the name that the user wrote
     if schedule == "constant":
         return p
     if schedule == "cosine":

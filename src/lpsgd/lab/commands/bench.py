@@ -31,13 +31,13 @@ def bench(
     """
     found = {path.stem: path for path in sorted(FOLDER.glob("[a-z]*.py"))}
     if not found:
-        raise UserError("lpsgd bench: the benchmarks are in the repository, in benchmarks/")
+        raise UserError("the benchmarks are in the repository, in benchmarks/")
     if name is None:
         for stem, path in found.items():
             print(f"{stem:<12} {_title(path)}")
         return
     if name not in found:
-        raise UserError(f"lpsgd bench: {unknown('benchmark', name, found)}")
+        raise UserError(unknown("benchmark", name, found))
     before, sys.argv = sys.argv, [f"lpsgd bench {name}", *context.args]
     try:
         runpy.run_path(str(found[name]), run_name="__main__")
