@@ -97,3 +97,20 @@ def test_the_quickstart_runs() -> None:
     )
     for name in ("SGD", "AdamW", "LPSGDM", "test accuracy"):
         assert name in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ("typer", "needs the package 'typer': pip install 'lpsgd[lab]'"),
+        ("fcntl", "needs Linux or macOS; on Windows run it in WSL"),
+    ],
+)
+def test_the_command_says_what_it_lacks(missing: str, text: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from lpsgd.__main__ import main; "
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"lpsgd's command line {text}")

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 
 def main() -> int:
     """Run the command line; without the ``lab`` extra, say how to install it."""
+    if find_spec("fcntl") is None:  # which locks the folder of a run
+        print(
+            "lpsgd's command line needs Linux or macOS; on Windows run it in WSL. The optimizers "
+            "themselves run everywhere",
+            file=sys.stderr,
+        )
+        return 1
     try:
         from lpsgd.lab import cli
     except ModuleNotFoundError as error:
