@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,12 +58,21 @@ def newest(folder: Path) -> str:
     return max((p.name for p in (folder / "checkpoints").glob("step-*")), default="")
 
 
-def wait_for_progress(child: subprocess.Popen[str], folder: Path, before: str) -> None:
+def wait_until(child: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
-    while newest(folder) <= before:
+    while not happened():
         assert child.poll() is None, wait(child)
         assert time.monotonic() < deadline, "it does not get further"
         time.sleep(0.01)
+
+
+def wait_for_progress(
+    child: subprocess.Popen[str], folder: Path, processes: int, former: list[int]
+) -> None:
+    """Wait for a checkpoint of workers other than the former, one of which was killed."""
+    wait_until(child, lambda: len(set(workers(child)) - set(former)) == processes)
+    before = newest(folder)
+    wait_until(child, lambda: newest(folder) > before)
 
 
 @pytest.mark.parametrize(("strategy", "processes"), [("ddp", 3), ("fsdp2", 2)])
@@ -73,12 +83,12 @@ def test_killed_workers_change_nothing(tmp_path: Path, strategy: str, processes:
     assert "complete" in wait(whole)
     chance = random.Random(0)
     child = start(processes, tmp_path / "killed", f"{epochs} --save-seconds 0", restarts=3)
-    seen = ""
+    former: list[int] = []
     for victim in (processes - 1, 0):
-        wait_for_progress(child, tmp_path / "killed", seen)
+        wait_for_progress(child, tmp_path / "killed", processes, former)
         time.sleep(chance.uniform(0, 0.3))
-        seen = newest(tmp_path / "killed")
-        os.kill(workers(child)[victim], signal.SIGKILL)
+        former = workers(child)
+        os.kill(former[victim], signal.SIGKILL)
     output = wait(child)
     assert child.returncode == 0, output
     assert output.count("failed (exitcode: -9)") == 2, output
