@@ -91,7 +91,12 @@ class LocalExecutor:
                 except queue.Empty:
                     break
                 for left in reversed(range(1 + RETRIES)):
-                    worker = worker or crew.hire()
+                    try:
+                        worker = worker or crew.hire()
+                    except OSError as error:  # no memory, no room for another process or file
+                        text = f"no process could be started for it: {error.strerror or error}"
+                        events.put((task, error_event(text)))
+                        break
                     events.put((task, {"event": "begin"}))
                     lost = again = False
                     for event in worker.train(task, self.options):
@@ -212,6 +217,8 @@ class _Worker:
         except (BrokenPipeError, ValueError):
             pass  # it died or was told to stop; what follows says so
         for line in stdout:
+            if not line.endswith("\n"):
+                break  # it was killed in the middle of a word
             event = json.loads(line)
             yield event
             if event["event"] in LAST_EVENTS:
