@@ -193,15 +193,19 @@ class _Worker:
 
     def __init__(self) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lpsgd.lab.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            # Ctrl-C on the terminal reaches the parent alone, which then ends the input
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lpsgd.lab.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                # Ctrl-C on the terminal reaches the parent alone, which then ends the input
+                start_new_session=True,
+            )
+        except OSError:
+            self._errors.close()
+            raise
 
     def alive(self) -> bool:
         return self._process.poll() is None

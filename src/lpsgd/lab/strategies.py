@@ -138,8 +138,8 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 def share_dropouts(model: nn.Module) -> None:
     """Make dropouts draw for the rows of all processes, each taking what falls on its own.
 
-    All processes have the same generator, because one of them writes it into the checkpoint: if each
-    drew for its own rows alone, all would drop the same places.
+    All processes have the same generator, because one of them writes it into the checkpoint: if
+    each drew for its own rows alone, all would drop the same places.
     """
     for module in model.modules():
         if type(module) is nn.Dropout:
