@@ -52,6 +52,17 @@ RECIPES |= {
     "convolutions": small_recipe(
         "adamw", **{**SMALL, "batch_size": 18, "train_size": 36}, model="vgg11_plain"
     ),
+    "dropout": small_recipe(  # which the form for large images has
+        "sgd:lr=1e-2",
+        batch_size=7,
+        train_size=14,
+        test_size=2,
+        accumulate=2,
+        epochs=1,
+        dataset="synthetic",
+        data={"shape": [3, 72, 72]},
+        model="vgg11_plain",
+    ),
     "text": small_recipe(
         "lpsgdm:lr=1e-2", dataset="text", model="gpt", batch_size=6, train_size=24, test_size=7
     ),

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from lpsgd.lab import executor
+from lpsgd.lab.carry_out import carry_out
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.execution import ExecutorChoice
 from lpsgd.lab.executor import LocalExecutor, keeping_workers
 from lpsgd.lab.plan import Task
 from lpsgd.lab.runs import read_result
@@ -95,3 +97,29 @@ def test_a_result_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(LabError, match=r"result\.json is not the result of a run.*Remove it"):
         read_result(tmp_path)
+
+
+def test_a_run_for_which_no_process_can_be_started_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(executor.subprocess, "Popen", refuse)
+    tasks = [Task("sgd", small_recipe(seed=k), tmp_path / f"seed-{k}") for k in range(3)]
+    failures = carry_out(tasks, ExecutorChoice(jobs=2), RunOptions())
+    text = "no process could be started for it: Cannot allocate memory"
+    assert sorted(failures) == [f"sgd seed {k}: {text}" for k in range(3)]
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = 'printf \'{"event": "war\'; kill -KILL $$'
+    popen = executor.subprocess.Popen
+    monkeypatch.setattr(
+        executor.subprocess, "Popen", lambda _, **options: popen(["sh", "-c", half], **options)
+    )
+    task = Task("sgd", small_recipe(), tmp_path / "run")
+    (failure,) = carry_out([task], ExecutorChoice(jobs=1), RunOptions())
+    assert failure == "sgd seed 0: the process that trained it was killed by SIGKILL"

@@ -75,7 +75,9 @@ def test_a_toml_file(tmp_path: Path) -> None:
     assert recipe.settings["momentum"] == 0.9, "what was left out is filled in"
 
 
-@pytest.mark.parametrize("text", ["epochs = ", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "text", ["epochs = ", b"\xff\xfe", "epochs = " + "1" * 5000, "data = " + "[" * 5000]
+)
 def test_a_file_that_is_not_toml(tmp_path: Path, text: str | bytes) -> None:
     path = tmp_path / "recipe.toml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)

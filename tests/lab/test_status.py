@@ -264,3 +264,38 @@ def test_watching_ends_when_nothing_runs(
     shown = capsys.readouterr()
     assert shown.err.count("1 running") == 1, "said once, because nothing changed"
     assert "1 interrupted" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("metrics.jsonl", "epoch", "nan"),
+        ("metrics.jsonl", "epoch", "inf"),
+        ("metrics.jsonl", "seconds", 10**400),
+        ("result.json", "state", "[red]x[/blue]"),
+        ("result.json", "reason", -1),
+        ("config.json", "model", "[red]x[/blue]"),
+    ],
+)
+def test_odd_values_are_shown_as_they_are(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, key: str, value: Any
+) -> None:
+    path = folder / "runs/sgd/seed-0" / name
+    (folder / "comparison.json").unlink()  # the network is then told by the run itself
+    found = json.loads(path.read_text().splitlines()[-1] if key in ("epoch", "seconds") else
+                       path.read_text())  # fmt: skip
+    path.write_text(json.dumps({**found, key: value}) + "\n")
+    assert cli.main(["status", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "sgd seed 0" in shown
+    if name != "metrics.jsonl":
+        assert str(value) in shown
+    assert cli.main(["status", str(folder), "--json"]) == 0
+    json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def test_what_is_missing_of_a_run_that_ended_is_told(folder: Path) -> None:
+    path = folder / "runs/sgd/seed-0/metrics.jsonl"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    found = {f"{run.label} {run.seed}": run for run in read_status(folder).runs}["sgd 0"]
+    assert found.reason == "metrics.jsonl was changed: 1 of 2 epochs are there"

@@ -91,7 +91,12 @@ class LocalExecutor:
                 except queue.Empty:
                     break
                 for left in reversed(range(1 + RETRIES)):
-                    worker = worker or crew.hire()
+                    try:
+                        worker = worker or crew.hire()
+                    except OSError as error:  # no memory, no room for another process or file
+                        text = f"no process could be started for it: {error.strerror or error}"
+                        events.put((task, error_event(text)))
+                        break
                     events.put((task, {"event": "begin"}))
                     lost = again = False
                     for event in worker.train(task, self.options):
@@ -188,15 +193,19 @@ class _Worker:
 
     def __init__(self) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lpsgd.lab.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            # Ctrl-C on the terminal reaches the parent alone, which then ends the input
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lpsgd.lab.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                # Ctrl-C on the terminal reaches the parent alone, which then ends the input
+                start_new_session=True,
+            )
+        except OSError:
+            self._errors.close()
+            raise
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -212,6 +221,8 @@ class _Worker:
         except (BrokenPipeError, ValueError):
             pass  # it died or was told to stop; what follows says so
         for line in stdout:
+            if not line.endswith("\n"):
+                break  # it was killed in the middle of a word
             event = json.loads(line)
             yield event
             if event["event"] in LAST_EVENTS:

@@ -93,7 +93,9 @@ def summary(runs: Sequence[RunProgress]) -> str:
 def table(runs: Sequence[RunProgress], rows: int | None = None) -> Table:
     """One row for each run if there are at most ``rows``, else one for each optimizer."""
     many = len({run.network for run in runs}) > 1
-    shown = Table(box=None, padding=(0, 2, 0, 0), caption=summary(runs), caption_justify="left")
+    shown = Table(
+        box=None, padding=(0, 2, 0, 0), caption=escape(summary(runs)), caption_justify="left"
+    )
     if rows is None or len(runs) <= rows:
         _fill_by_run(shown, runs, networks=many)
     else:
@@ -106,9 +108,9 @@ def _fill_by_run(shown: Table, runs: Iterable[RunProgress], *, networks: bool) -
         shown.add_column(name, justify="right" if name in ("epoch", "accuracy", "left") else "left")
     for run in runs:
         shown.add_row(
-            *[run.network] * networks,
+            *[escape(run.network)] * networks,
             escape(f"{run.label} seed {run.seed}"),
-            _WORDS.get(run.state, run.state),
+            escape(_WORDS.get(run.state, run.state)),
             _epoch(run),
             "" if run.accuracy is None else f"{fixed(run.accuracy, 2)} %",
             "" if run.seconds_left is None else duration(run.seconds_left),
@@ -125,7 +127,7 @@ def _fill_by_label(shown: Table, runs: Sequence[RunProgress], *, networks: bool)
         ended = sum(run.state in ENDED for run in mine)
         queued = sum(run.state == "queued" for run in mine)
         cells = [f"{ended}/{len(mine)}", str(queued or ""), _now(mine)]
-        shown.add_row(*[network] * networks, escape(label), *cells)
+        shown.add_row(*[escape(network)] * networks, escape(label), *cells)
 
 
 def _now(runs: Sequence[RunProgress]) -> str:

@@ -127,7 +127,7 @@ def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{option} {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers without end
         raise UserError(f"{option} {path}: not a TOML file: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -121,9 +122,8 @@ def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     begun = planned or RunProgress(run.label, run.seed, _network(run), _epochs(run), "")
     begun = replace(begun, folder=str(place))
     if run.result:
-        reason = run.result.get("reason")
         state = str(run.result.get("state"))
-        return _at(replace(begun, state=state, reason=reason), run)
+        return _at(replace(begun, state=state, reason=run.reason), run)
     if is_alive(place):
         return _with_time_left(_at(replace(begun, state="running"), run), place)
     if (reason := read_error(place)) is not None:
@@ -148,10 +148,10 @@ def _epochs(run: Run) -> int | None:
 
 def _at(begun: RunProgress, run: Run) -> RunProgress:
     seconds = [s for s in run.values("seconds")[-_LAST_EPOCHS:] if s is not None]
-    accuracy = run.last("test_top1")
+    accuracy, epoch = run.last("test_top1"), run.last("epoch") or 0.0
     return replace(
         begun,
-        epoch=int(run.last("epoch") or 0),
+        epoch=int(epoch) if math.isfinite(epoch) else 0,
         accuracy=run.last("val_top1") if accuracy is None else accuracy,
         seconds_per_epoch=mean(seconds) if seconds else None,
     )
@@ -161,6 +161,9 @@ def _with_time_left(at: RunProgress, place: Path) -> RunProgress:
     """From the last epochs' seconds, less what has gone by of the present epoch."""
     if at.seconds_per_epoch is None or at.epochs_left is None:
         return at
-    since = max(0.0, time.time() - (place / "metrics.jsonl").stat().st_mtime)
+    try:
+        since = max(0.0, time.time() - (place / "metrics.jsonl").stat().st_mtime)
+    except FileNotFoundError:  # a run that begins anew has just removed it
+        return at
     left = at.seconds_per_epoch * at.epochs_left - min(since, at.seconds_per_epoch)
     return replace(at, seconds_left=max(0.0, left))

@@ -1,7 +1,8 @@
 """How a network is spread over the processes of a run: copied (DDP) or cut (FSDP2).
 
 Either way one step on N processes is the step of one process on the whole batch, to rounding.
-Batch norm is no exception: its means and variances are taken over the rows of all processes.
+Batch norm is no exception: its means and variances are taken over the rows of all processes. Nor
+is dropout, whose masks are those of the whole batch.
 """
 
 from __future__ import annotations
@@ -129,6 +130,38 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         self.num_batches_tracked += 1
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
+
+
+# ---------------------------------------------------------------------- dropout
+
+
+def share_dropouts(model: nn.Module) -> None:
+    """Make dropouts draw for the rows of all processes, each taking what falls on its own.
+
+    All processes have the same generator, because one of them writes it into the checkpoint: if
+    each drew for its own rows alone, all would drop the same places.
+    """
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.__class__ = SharedDropout
+
+
+class SharedDropout(nn.Dropout):
+    """``nn.Dropout`` on a part of the rows: the same as on all of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In training: drop what one process would drop of these rows."""
+        if not self.training or not 0 < self.p < 1:
+            return super().forward(x)
+        counts = [x.new_zeros((), dtype=torch.int64) for _ in range(dist.get_world_size())]
+        dist.all_gather(counts, x.new_tensor(len(x), dtype=torch.int64))
+        rows = [int(count) for count in counts]
+        kept = x.new_empty(sum(rows), *x.shape[1:]).bernoulli_(1 - self.p)
+        mine: Tensor = torch.split(kept, rows)[dist.get_rank()]
+        return x * (mine / (1 - self.p))
+
+
+# ---------------------------------------------------------------------- sums over processes
 
 
 class _Total(torch.autograd.Function):

@@ -21,7 +21,7 @@ def toml_value(value: Any) -> str:
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return json.dumps(value)
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def toml_key(name: str) -> str:
@@ -30,4 +30,9 @@ def toml_key(name: str) -> str:
     >>> toml_key("lr"), toml_key("torch.optim:SGD")
     ('lr', '"torch.optim:SGD"')
     """
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    # JSON's escapes but two: TOML knows no pairs of surrogates, and wants DEL escaped
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

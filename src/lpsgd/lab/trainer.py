@@ -27,7 +27,7 @@ from lpsgd.lab.lr import lr_factor
 from lpsgd.lab.measure import Scores, Stopwatch, evaluate, gradient_norm, gradients, update_rms
 from lpsgd.lab.precision import autocast, make_scaler
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.strategies import cut_like, share_batch_norms, whole
+from lpsgd.lab.strategies import cut_like, share_batch_norms, share_dropouts, whole
 from lpsgd.peers import registry
 from lpsgd.sharded import local_part
 
@@ -376,6 +376,7 @@ class Trainer:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.world.size > 1:
             model = share_batch_norms(model, self.device)
+            share_dropouts(model)
         return model.train()
 
     def _check_world(self) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from lpsgd.lab.plan import resolve
+from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.recipe import read_recipe_file
 from lpsgd.lab.report.document import Picture
 from lpsgd.lab.sweep.figures import all_figures
 from lpsgd.lab.sweep.importance import importances
 from lpsgd.lab.sweep.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
-from lpsgd.lab.sweep.search import Ended, Score, Search
+from lpsgd.lab.sweep.search import WORST, Ended, Score, Search
 from lpsgd.lab.sweep.space import parse_space
 from lpsgd.lab.sweep.winners import write_winners
-from lpsgd.lab.sweep.work import Sweep
+from lpsgd.lab.sweep.work import Sweep, read_score
 
 VALUES = {"val_size": 100, "seed": 1000, "epochs": 6, "width": 8}
 
@@ -117,13 +118,13 @@ def test_the_recipe_says_exactly_what_won(tmp_path: Path, label: str) -> None:
     (competitor,) = parse_space({label: tables[label]})
     params = {name: points[1] for name, points in competitor.grids().items()}
     found = outcome({label: tables[label]}, [[ended(0, params, 70.0)]], tmp_path)
-    (path,) = write_winners(found, "lpsgd sweep\n--space x")
+    (path,) = write_winners(found, "lpsgd sweep\n--space x\x01\x7f")
     again = resolve(read_recipe_file(path))
     won = found.sweep.recipe(competitor, found.winners[0].settings)
     assert again == won.with_changes(val_size=0, seed=0)
     comments = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert "Validation accuracy 70.00 %" in comments[1]
-    assert comments[2] == "# lpsgd sweep --space x"
+    assert comments[2] == "# lpsgd sweep --space x??"
     assert "lowest that was allowed" in comments[3]
 
 
@@ -236,3 +237,20 @@ def test_the_legend_fits_and_ticks_are_short(tmp_path: Path) -> None:
     assert len(legend.get_texts()) == 5
     ticks = pictures["lr-and-p"].figure.axes[0].get_yticklabels()
     assert [tick.get_text() for tick in ticks] == ["3", "9.92"]
+
+
+@pytest.mark.parametrize("metric", ["top1", "nll"])
+@pytest.mark.parametrize("nll", ["nan", "inf"])
+def test_weights_that_are_not_numbers_have_the_worst_score(
+    tmp_path: Path, metric: str, nll: str
+) -> None:
+    """They have an accuracy, which is that of chance and may be above that of a slow start."""
+    task = Task("sgd", resolve({"optimizer": "sgd"}), tmp_path)
+    rows = [{"epoch": 1, "val_top1": 9.0, "val_nll": 2.3}, {"epoch": 2, "val_top1": 10.0}]
+    rows[1]["val_nll"] = nll  # type: ignore[assignment]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    how = Search("grid", "halving", metric, 4, 4, 0, 6)
+    assert read_score(task, 2, how) is None, "the process was killed before it could say so"
+    (tmp_path / "result.json").write_text(json.dumps({"state": "diverged", "epochs": 1}))
+    assert read_score(task, 1, how) == Score({"top1": 9.0, "nll": 2.3}[metric], 9.0, 2.3)
+    assert read_score(task, 2, how) == Score(WORST[metric], 0.0, None)

@@ -48,6 +48,10 @@ def test_choices_ranges_and_fixed_values() -> None:
         (Range(1, 100, log=True, points=3), [1, 10, 100]),
         (Range(0.0, 1.0, points=2), [0.0, 1.0]),
         (Range(0.1, 1.0, log=True), None),
+        (Range(1.00001, 1.00009, points=3), [1.00001, 1.00005, 1.00009]),  # not 1.0, outside
+        (Range(0.9991, 0.9992, points=3), [0.9991, 0.99915, 0.9992]),  # not 0.9992 twice
+        (Range(99990, 99998, points=3), [99990, 99994, 99998]),
+        (Range(1.0, 1.0000000000000002, points=4), [1.0, 1.0000000000000002]),
     ],
 )
 def test_points_of_ranges(range_: Range, points: list[float] | None) -> None:
@@ -113,6 +117,11 @@ LR = "lr = [0.1, 0.01]"
         ('["a/b"]\noptimizer = "sgd"\n' + LR + '\n["a b"]\noptimizer = "sgd"\n' + LR, "two labels"),
         ("[sgd\n", "not a TOML file"),
         ("a = " + "[" * 5000, "not a TOML file"),
+        ("[sgd]\nlr = [0.1, " + "1" * 5000 + "]", "not a TOML file"),
+        ("[sgd]\nlr = [0.1, 1" + "0" * 400 + "]", "a number is too large"),
+        ("[sgd]\nlr = { low = 0.1, high = 1" + "0" * 400 + " }", "is not a finite number"),
+        ("[sgd]\nlr = { low = nan, high = 1.0 }", "low=nan is not a finite number"),
+        ('["' + "\u5b66" * 80 + '"]\noptimizer = "sgd"\n' + LR, "at most 160 bytes"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:

@@ -23,7 +23,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -39,7 +39,9 @@ PAPER = "paper"
 _RANGE_KEYS = ("low", "high", "log", "step", "points")
 _MOST_POINTS = 10_000
 _LARGEST_WHOLE = 2**53  # beyond it samplers round
+_LARGEST_FLOAT = 10**300
 _MOST_TRIED = 500  # combinations
+_MOST_BYTES = 160  # of a label
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,7 @@ class Range:
         if self.points is not None:
             low, high = (math.log(self.low), math.log(self.high)) if self.log else self.ends()
             inner = [low + (high - low) * k / (self.points - 1) for k in range(1, self.points - 1)]
-            # four digits: what a person would have typed, and the same on every machine
-            made = [float(f"{math.exp(x) if self.log else x:.4g}") for x in inner]
-            found = [self.low, *made, self.high]
+            found = self._rounded([math.exp(x) if self.log else x for x in inner])
             return sorted({round(x) for x in found}) if self.whole else found
         step = self.step or (1 if self.whole and not self.log else None)
         if step is None or (self.high - self.low) / step > _MOST_POINTS:
@@ -111,6 +111,16 @@ class Range:
             self.low + k * step if self.whole else float(f"{self.low + k * step:.12g}")
             for k in range(count)
         ]
+
+    def _rounded(self, inner: list[float]) -> list[float]:
+        """The ends and the points between them, with few digits, none twice and none outside."""
+        # four digits: what a person would have typed, and the same on every machine
+        for digits in (4, 8, 12):
+            found = [self.low, *(float(f"{x:.{digits}g}") for x in inner), self.high]
+            if all(a < b for a, b in pairwise(found)):
+                return found
+        # the ends lie too close for so many points
+        return sorted({min(max(x, self.low), self.high) for x in found})
 
     def value(self, name: Any) -> Any:
         """What the sampler says is the value."""
@@ -219,7 +229,7 @@ def _read_file(path: Path, source: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{source}: {error.strerror}; write a TOML file or {PAPER!r}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers without end
         raise UserError(f"{source}: not a TOML file: {error}") from None
 
 
@@ -255,8 +265,11 @@ def _is_fixed(choice: Choice) -> TypeGuard[Choices]:
 
 def _file_safe(label: str, where: str) -> str:
     safe = re.sub(r"[^\w.=+-]+", "-", label).strip("-.")
-    if not safe or len(safe) > 80:
-        raise UserError(f"{where}: a label has 1 to 80 letters and digits")
+    # file systems allow 255 bytes for a name, which is longer than a label
+    if not safe or len(safe) > 80 or len(safe.encode()) > _MOST_BYTES:
+        raise UserError(
+            f"{where}: a label has 1 to 80 letters and digits, at most {_MOST_BYTES} bytes of UTF-8"
+        )
     return safe
 
 
@@ -279,6 +292,8 @@ def _plain(value: Any, where: str) -> Any:
         raise UserError(f"{where}: {value!r} is not a number, a string, true, false or their list")
     if any(isinstance(item, float) and math.isnan(item) for item in inner):
         raise UserError(f"{where}: nan is not a value")
+    if any(isinstance(item, int) and abs(item) > _LARGEST_FLOAT for item in inner):
+        raise UserError(f"{where}: a number is too large")
     return value
 
 
@@ -309,8 +324,9 @@ def _range(table: Mapping[str, Any], where: str) -> Range:
 
 def _check_number(key: str, value: Any, where: str) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or abs(value) > 1e300:
-        raise UserError(f"{where}: {key}={value!r} is not a finite number")
+    # compared first: a whole number may be too large for a float; NaN compares as false
+    if not number or not abs(value) <= _LARGEST_FLOAT:
+        raise UserError(f"{where}: {key}={str(value)[:40]} is not a finite number")
     if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
         raise UserError(
             f"{where}: {key}={value} is too large for a whole number; write {value:.1e}"

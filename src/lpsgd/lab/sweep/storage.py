@@ -73,6 +73,13 @@ class StorageUrl:
         """The SQLite file of one sweep alone, whatever characters its path has."""
         from sqlalchemy.engine import URL
 
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f"--out {path}: the name of this folder is not UTF-8, which its storage needs; "
+                "choose another folder, or give --storage"
+            ) from None
         made = cls("sqlite:///file")
         made.shared = False
         made._url = URL.create("sqlite", database=str(path))

@@ -32,7 +32,7 @@ def to_toml(outcome: Outcome, winner: Winner, command: str) -> str:
         f"# Best of {winner.trials} trials of {winner.label}: number {trial.number}.",
         f"# Validation accuracy {fixed(trial.top1, 2)} %, NLL {fixed(trial.nll, 4)}, on "
         f"{recipe.val_size} images held out of the training set; the test set was not looked at.",
-        f"# {' '.join(command.split())}",
+        f"# {_printable(' '.join(command.split()))}",
     ]
     if winner.edge:
         lines.append(f"# The learning rate is the {winner.edge} that was allowed: widen the range.")
@@ -49,3 +49,8 @@ def to_toml(outcome: Outcome, winner: Winner, command: str) -> str:
         if value is not None
     ]
     return "\n".join(lines) + "\n"
+
+
+def _printable(text: str) -> str:
+    """``text`` for a comment, in which TOML allows no control characters."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -278,9 +278,13 @@ def read_score(task: Task, epoch: int, how: Search) -> Score | None:
     """
     run = load_run(task.folder, task.folder)
     for row in run.history:
-        value = as_number(row.get(f"val_{how.metric}"))
-        if row.get("epoch") == epoch and value is not None and math.isfinite(value):
-            return Score(value, as_number(row.get("val_top1")), as_number(row.get("val_nll")))
+        top1, nll = (as_number(row.get(f"val_{name}")) for name in ("top1", "nll"))
+        # weights that are NaN have an accuracy, too: that of chance
+        known = top1 is not None and nll is not None and math.isfinite(top1 + nll)
+        if row.get("epoch") == epoch and known:
+            value = top1 if how.metric == "top1" else nll
+            assert value is not None
+            return Score(value, top1, nll)
     if run.state == "diverged":
         return Score(WORST[how.metric], 0.0, None)
     return None
