@@ -431,7 +431,7 @@ def plain_group(group: Group) -> Group:
 
 
 def _laid_out_like(param: Tensor, value: Tensor) -> Tensor:
-    """A copy for the state of ``param``: on its device and, if of its shape, in its order in memory.
+    """A copy for the state of ``param``: on its device and, where of its shape, in its order.
 
     The file may come from a model in another memory format, whose order the kernel would refuse.
     """
