@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from lpsgd import LPSGD, LPSGDM, CosineP
+from lpsgd.geometry import Normalize
 from lpsgd.optimizer import _alike
 from tests.oracles import lp
 from tests.problems import SHAPES, STEPS, arrays, gradients, largest_error, run, start
@@ -248,3 +249,20 @@ def test_lists_are_split_by_device_and_by_every_dtype() -> None:
     buffers = [torch.zeros_like(x, dtype=torch.float32) for x in params]
     split = list(_alike(params, params, buffers))
     assert [[id(x) for x in some[0]] for some in split] == [[id(x)] for x in params]
+
+
+@pytest.mark.parametrize("path", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+@pytest.mark.parametrize(("p", "normalize"), [(2.0001, None), (3.0, None), (2.0, "rms")])
+def test_gradients_near_the_largest_number(
+    path: dict[str, bool], p: float, normalize: Normalize
+) -> None:
+    """Neither the kernel's lifted power nor the sum under the root may overflow before u does."""
+    x = torch.linspace(2e38, 3.3e38, 400)
+    x[::2] *= -1
+    theta = torch.zeros(400, requires_grad=True)
+    theta.grad = x.clone()
+    LPSGD([theta], lr=1e-3, p=p, normalize=normalize, **path).step()
+    u = x.double().sign() * x.double().abs() ** (1 / (p - 1))
+    u = u / u.square().mean().sqrt() if normalize == "rms" else u
+    # the step size of such gradients, 1e-3 / rms, is a denormal number
+    torch.testing.assert_close(theta.detach().double(), -1e-3 * u, rtol=2e-4, atol=0)

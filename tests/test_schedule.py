@@ -192,6 +192,28 @@ def test_p_scheduler_resumes() -> None:
     assert PScheduler(LPSGDM([parameter()]), schedule, last_epoch=4).get_last_p() == [schedule(5)]
 
 
+@pytest.mark.parametrize("capturable", [False, True])
+def test_p_scheduler_resumes_after_the_optimizer(capturable: bool) -> None:
+    """Made after the optimizer was loaded, it first sets p anew, which its own file must undo."""
+    schedules = [CosineP(6, total_steps=10), LinearP(5, total_steps=7)]
+
+    def make() -> LPSGDM:
+        groups = [{"params": [parameter()]}, {"params": [parameter()]}]
+        return LPSGDM(groups, capturable=capturable)
+
+    optimizer = make()
+    scheduler = PScheduler(optimizer, schedules)
+    for _ in range(4):
+        scheduler.step()
+    other = make()
+    other.load_state_dict(optimizer.state_dict())
+    resumed = PScheduler(other, schedules)
+    resumed.load_state_dict(scheduler.state_dict())
+    assert [float(group["p"]) for group in other.param_groups] == [p(4) for p in schedules]
+    resumed.step()
+    assert [float(group["p"]) for group in other.param_groups] == [p(5) for p in schedules]
+
+
 def test_p_scheduler_serves_groups_and_tensors() -> None:
     groups = [{"params": [parameter()]}, {"params": [parameter()]}]
     optimizer = LPSGDM(groups, capturable=True)

@@ -26,11 +26,12 @@ from lpsgd.schedule import (
     exponent_at,
     exponent_dtype,
 )
+from lpsgd.sharded import are_plain
 
 Group: TypeAlias = dict[str, Any]
 
-# Settings that say how a step is run, not what it computes: they stay as constructed on load.
-_AS_CONSTRUCTED = ("foreach", "fused", "capturable", "differentiable")
+# What stays as constructed on load: how a step is run, and the schedule (see _settle_p).
+_AS_CONSTRUCTED = ("foreach", "fused", "capturable", "differentiable", "p", "p_schedule")
 
 COMMON_CHECKS: Mapping[str, checks.Check] = {
     "lr": checks.rate,
@@ -198,6 +199,7 @@ class LpOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
+        probe = closure is None and not torch.compiler.is_compiling() and self._is_probe()
         # Look at every group before moving any, so that an error leaves all as it was.
         work = []
         for group in self.param_groups:
@@ -215,8 +217,22 @@ class LpOptimizer(Optimizer):
         for group, params, grads, buffers, step, p in work:
             if params:
                 self._update(group, params, grads, buffers, step, p)
-            step.add_(1)
+            if not probe:
+                step.add_(1)
         return loss
+
+    def _is_probe(self) -> bool:
+        """Whether this is the step by which torch.distributed.checkpoint makes missing state.
+
+        It sets lr and all gradients to zero, and must not move p.
+        """
+        if self.state or any(group.get("capturable") for group in self.param_groups):
+            return False
+        if any(group.get("lr", 1) != 0 for group in self.param_groups):
+            return False
+        params = [param for group in self.param_groups for param in group["params"]]
+        grads = [param.grad for param in params if param.grad is not None]
+        return bool(grads) and not any(bool(grad.any()) for grad in grads)
 
     def _init_group(
         self,
@@ -315,7 +331,7 @@ class LpOptimizer(Optimizer):
         never share one.
         """
         kept = [
-            {name: group[name] for name in (*_AS_CONSTRUCTED, "p", "p_schedule") if name in group}
+            {name: value for name, value in group.items() if name != "params"}
             for group in self.param_groups
         ]
         files: list[dict[str, Any]] = []
@@ -347,11 +363,12 @@ class LpOptimizer(Optimizer):
             self.param_groups, file["param_groups"], kept, strict=True
         ):
             for name, default in self.defaults.items():  # an older file has fewer settings
-                group.setdefault(name, own.get(name, default))
+                if name not in saved_group:
+                    group[name] = own.get(name, default)
             self._restore_buffers(group, saved_group, file["state"])
             self._share_step(group, own.get("capturable", False))
             p_of_file = group.get("p")
-            group.update(own)
+            group.update({name: own[name] for name in _AS_CONSTRUCTED if name in own})
             if "p" in group:
                 yield from self._settle_p(group, p_of_file, saved_group)
 
@@ -360,7 +377,7 @@ class LpOptimizer(Optimizer):
         for param, key in zip(group["params"], saved["params"], strict=True):
             for name, value in states.get(key, {}).items():
                 if isinstance(value, Tensor) and name != "step":
-                    self.state[param][name] = value.detach().clone().to(param.device)
+                    self.state[param][name] = _laid_out_like(param, value.detach())
 
     def _share_step(self, group: Group, capturable: bool) -> None:
         """One count for the group again, as an object of its own."""
@@ -411,6 +428,17 @@ def plain_group(group: Group) -> Group:
     if "p_schedule" in plain:
         plain["p_schedule"] = describe_schedule(plain["p_schedule"])
     return plain
+
+
+def _laid_out_like(param: Tensor, value: Tensor) -> Tensor:
+    """A copy for the state of ``param``: on its device and, where of its shape, in its order.
+
+    The file may come from a model in another memory format, whose order the kernel would refuse.
+    """
+    like = torch.view_as_real(param.detach()) if param.is_complex() else param.detach()
+    if not are_plain([param, value]) or value.shape != like.shape:
+        return value.clone().to(param.device)
+    return torch.empty_like(like, dtype=value.dtype).copy_(value)
 
 
 def _value_of(step: Tensor) -> int:

@@ -68,8 +68,9 @@ enum { TWO, INFINITE, POWER, LIBM };
  *     a^-rho = 2^-e 2^(alpha e - rho log2 m).
  * alpha e - rho log2 m = n + g, n an integer, |g| <= 1/2 (alpha e loses less to rounding than
  * rho e would). log2 is a polynomial of degree 6 in m - 1, 2^g one of degree 5 in g, both minimax;
- * the total relative error stays below 2e-6. The power is computed times 2^LIFT, which keeps it a
- * normal number for every a from 1e-35 to the largest float32.
+ * the total relative error stays below 2e-6. For rho > 1/2 the power is computed times 2^LIFT, which
+ * keeps it a normal number for every a from 1e-35 to the largest float32. (Below, it is one anyway,
+ * and x times a lifted power could overflow where u does not.)
  */
 enum { LIFT = 4 };
 static const float SMALLEST_EPS = 1e-35f;
@@ -87,6 +88,7 @@ static const double LOG2[6] = {1.4427179098129272,  -0.7210609912872314, 0.47920
 typedef struct {
     float rho, alpha_per_unit; /* alpha 2^-23, for exponents that are still shifted left by 23 */
     float log2[6];             /* -rho times the coefficients */
+    float round;               /* ROUND, and the lift in its low bits */
     double unit;               /* what the computed power is to be multiplied by */
 } Power;
 
@@ -98,7 +100,9 @@ static Power power_of(double p)
     power.alpha_per_unit = (float)(alpha / 8388608.0);
     for (int i = 0; i < 6; i++)
         power.log2[i] = (float)(-rho * LOG2[i]);
-    power.unit = exp2(-rho * LOG2_ERROR_AT_ONE - LIFT);
+    int lift = rho > 0.5 ? LIFT : 0;
+    power.round = ROUND + (float)lift;
+    power.unit = exp2(-rho * LOG2_ERROR_AT_ONE - lift);
     return power;
 }
 
@@ -142,8 +146,8 @@ INLINE void log2_of(Stage *restrict stage, int n, const Power *power)
         float log2 = (c.log2[0] + c.log2[1] * f) +
                      f2 * ((c.log2[2] + c.log2[3] * f) + f2 * (c.log2[4] + c.log2[5] * f));
         float total = c.alpha_per_unit * (float)e + f * log2;
-        float rounded = total + (ROUND + LIFT);
-        stage->g[i] = total - (rounded - (ROUND + LIFT));
+        float rounded = total + c.round;
+        stage->g[i] = total - (rounded - c.round);
         stage->exponent[i] = (int32_t)((uint32_t)bits_of(rounded) << 23) - e;
     }
 }

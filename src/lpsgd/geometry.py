@@ -17,7 +17,6 @@ descent for the gradient x is :math:`u = x / (|x| + \varepsilon)^\rho`, coordina
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -68,13 +67,18 @@ def lp_norm(x: Tensor, p: Exponent) -> Tensor:
     >>> lp_norm(torch.tensor([3e30, -4e30]), 2.0)
     tensor(5.0000e+30)
     """
+    largest, total = _sum_of_powers(x, p)
+    norm: Tensor = largest * total ** (1 / p)
+    return norm
+
+
+def _sum_of_powers(x: Tensor, p: Exponent) -> tuple[Tensor, Tensor]:
+    """max|x| and the sum of (|x|/max|x|)^p."""
     magnitude = x.abs()
     largest = largest_entry(magnitude)
     scaled = magnitude / torch.where(largest == 0, 1.0, largest)
     # 1 for a tensor of zeros, so that a root of 0 does not spoil derivatives
-    total = torch.where(largest == 0, 1.0, (scaled**p).sum())
-    norm: Tensor = largest * total ** (1 / p)
-    return norm
+    return largest, torch.where(largest == 0, 1.0, (scaled**p).sum())
 
 
 def rms(x: Tensor) -> Tensor:
@@ -83,7 +87,10 @@ def rms(x: Tensor) -> Tensor:
     >>> rms(torch.tensor([3.0, -4.0, 0.0, 0.0]))
     tensor(2.5000)
     """
-    return lp_norm(x, 2.0) / math.sqrt(x.numel())
+    # not lp_norm(x, 2) / sqrt(d), which overflows for many entries near the largest number
+    largest, total = _sum_of_powers(x, 2.0)
+    root: Tensor = largest * (total / x.numel()) ** 0.5
+    return root
 
 
 def rms_floor(p: Exponent, eps: float) -> Exponent:

@@ -610,7 +610,7 @@ class _Bucket:
         if self.shards is not None:
             norms = [total.sqrt() for total in self._over_all([norm.square() for norm in norms])]
         factors = [
-            top / torch.clamp(top * norm / size**0.5, min=floor)
+            top / torch.clamp(top * (norm / size**0.5), min=floor)
             for top, norm, size in zip(largest, norms, self.sizes, strict=True)
         ]
         torch._foreach_mul_(u, factors)

@@ -335,7 +335,11 @@ class PScheduler:
         indices = range(len(self.optimizer.param_groups))
         self._last_p = [exponent_at(self._schedule_of(index), count) for index in indices]
         self.last_epoch = count
-        for group, p in zip(self.optimizer.param_groups, self._last_p, strict=True):
+        self._set_p()
+
+    def _set_p(self) -> None:
+        """Write the last values; a file may have fewer than there are groups by now."""
+        for group, p in zip(self.optimizer.param_groups, self._last_p, strict=False):
             if isinstance(group["p"], Tensor):
                 group["p"].fill_(p)  # the same tensor, so that a captured graph sees the change
             else:
@@ -357,6 +361,11 @@ class PScheduler:
         return {"last_epoch": self.last_epoch, "_last_p": list(self._last_p)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved count; the optimizer's own state dict holds its current p."""
+        """Continue from a saved count, and set p to the saved values.
+
+        The optimizer's state dict holds them too, but if that was loaded first, this object has
+        set p to the schedule's beginning since.
+        """
         self.last_epoch = state_dict["last_epoch"]
         self._last_p = list(state_dict["_last_p"])
+        self._set_p()

@@ -201,20 +201,6 @@ class LpGradient(LpOptimizer):
                 group[_COUNT].add_(1)
         return loss
 
-    def _is_probe(self) -> bool:
-        """Whether this is the step by which torch.distributed.checkpoint makes missing state.
-
-        It sets lr and all gradients to zero. An optimizer that has no state, as plain SGD, gets one
-        at each saving, which must not move p.
-        """
-        if self.state or any(group.get("capturable") for group in self.param_groups):
-            return False
-        if any(group.get("lr", 1) != 0 for group in self.param_groups):
-            return False
-        params = [param for group in self.param_groups for param in group["params"]]
-        grads = [param.grad for param in params if param.grad is not None]
-        return bool(grads) and not any(bool(grad.any()) for grad in grads)
-
     # --- saving and loading -------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +141,38 @@ def test_decoupled_decay_of_sgd() -> None:
         buffer = 0.8 * buffer + gradient
         theta = (1 - lr * 0.3) * theta - lr * buffer
         torch.testing.assert_close(model.weight.detach(), theta, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("twin_of", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_copies_of_sgdw_still_decay(twin_of: Callable[[Any], Any]) -> None:
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = build("sgdw:lr=0.1,momentum=0,weight_decay=0.5", model)
+    twin, copied = twin_of((model, optimizer))
+    twin.weight.grad = torch.zeros_like(twin.weight)
+    copied.step()
+    torch.testing.assert_close(twin.weight.detach(), 0.95 * model.weight.detach())
+
+
+def test_sgdw_decays_after_the_closure_and_runs_hooks_once() -> None:
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # torch wraps its class's step here
+    model = nn.Linear(1, 1, bias=False).double()
+    optimizer = build("sgdw:lr=0.1,momentum=0,weight_decay=0.5", model)
+    hooks: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: hooks.append("before"))
+    optimizer.register_step_post_hook(lambda *_: hooks.append("after"))
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = 3 * model.weight.square().sum() / 2
+        loss.backward()
+        return loss.item()
+
+    theta = model.weight.item()
+    for _ in range(3):  # the first step decays too, although no gradient was there before it
+        assert optimizer.step(closure) == pytest.approx(3 * theta**2 / 2, rel=1e-12)
+        theta = 0.95 * theta - 0.1 * 3 * theta
+        assert model.weight.item() == pytest.approx(theta, rel=1e-12)
+    assert hooks == ["before", "after"] * 3
 
 
 @pytest.mark.parametrize(

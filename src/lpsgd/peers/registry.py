@@ -305,28 +305,10 @@ def _class_factory(module: str, attribute: str) -> Factory:
 
 
 def _decoupled_sgd(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-    """torch's SGD with theta <- (1 - lr*wd)*theta before each step, as AdamW does it."""
-    import torch
+    from lpsgd.peers.decoupled import SGDW
 
     values = dict(settings)
-    weight_decay = values.pop("weight_decay")
-    if not weight_decay >= 0:
-        raise ValueError(f"weight_decay={weight_decay}: must be at least 0")
-    optimizer = torch.optim.SGD(model.parameters(), **values)
-    # a setting of the group like any other: saved, loaded, given to groups that are added
-    optimizer.defaults["decoupled_decay"] = weight_decay
-    for group in optimizer.param_groups:
-        group["decoupled_decay"] = weight_decay
-
-    @torch.no_grad()
-    def shrink(stepping: Optimizer, *_: Any) -> None:
-        for group in stepping.param_groups:
-            moved = [p for p in group["params"] if p.grad is not None]
-            if moved and group["decoupled_decay"]:
-                torch._foreach_mul_(moved, 1 - group["lr"] * group["decoupled_decay"])
-
-    optimizer.register_step_pre_hook(shrink)
-    return optimizer
+    return SGDW(model.parameters(), decoupled_decay=values.pop("weight_decay"), **values)
 
 
 def _gradual(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
