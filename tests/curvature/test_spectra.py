@@ -123,6 +123,21 @@ def test_density_moments_lie_within_their_stated_errors(name, exact):
         assert 0.6 < np.std(scores) < 2.0
 
 
+@pytest.mark.parametrize("probes", [1, 2, 4])
+def test_a_probe_that_misses_the_outliers_does_not_call_its_error_small(probes):
+    """Where three eigenvalues make up the moments, few probes must still state honest errors."""
+    values = np.concatenate([[50.0, 35.0, 20.0], np.linspace(0, 0.02, 297)])
+    matrix = torch.diag(torch.as_tensor(values))
+    densities = [spectral_density(matrix, probes, lanczos=12, seed=seed) for seed in range(200)]
+    for order in (1, 2):
+        estimates = [density.moment(order) for density in densities]
+        errors = np.array([estimate.standard_error for estimate in estimates])
+        found = np.array([estimate.value for estimate in estimates])
+        assert np.mean(np.abs(found - (values**order).mean()) <= 3 * errors) >= 0.99
+        # and not by being wide throughout
+        assert np.median(errors) < 1.5 * found.std()
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("deflate", [0, 6, "pairs"])
 def test_trace_and_norm_lie_within_three_standard_errors(name, deflate, exact):

@@ -32,6 +32,9 @@ from lpsgd.curvature.spectrum import spectral_density
 from lpsgd.curvature.state import BatchNormMode
 from lpsgd.curvature.statistics import statistics
 
+DIAGONAL_PROBES = 8
+"""Products of each measurement for the concentration on the diagonal, beside those of Lanczos."""
+
 
 class CurvatureMonitor:
     """Measure the spectrum when a schedule says so and add a line to ``curvature.jsonl``.
@@ -89,7 +92,7 @@ class CurvatureMonitor:
         batchnorm: BatchNormMode = "eval",
         chunk: int | None = None,
         modules: Modules | None = None,
-        diagonal_probes: int = 8,
+        diagonal_probes: int = DIAGONAL_PROBES,
         seed: int = 0,
         kind: Kind = "hessian",
         distributed: bool | dist.ProcessGroup = False,

@@ -10,10 +10,6 @@ import numpy as np
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
 
-# A Ritz value is taken for a single eigenvalue when its residual is below this share of the
-# distance to its neighbours; in a continuum of eigenvalues the two are alike.
-_ISOLATED = 0.1
-
 
 @dataclass(frozen=True)
 class SpectrumStatistics:
@@ -100,9 +96,7 @@ def _outliers(density: SpectralDensity, side: float) -> tuple[float, ...]:
     centre = float(omega @ theta)
     edge = side * centre + 3 * sqrt(max(float(omega @ theta**2) - centre**2, 0.0))
     found = []
-    for nodes, residuals in zip(density.nodes, density.residuals, strict=True):
-        gaps = np.diff(nodes, prepend=-np.inf, append=np.inf)
-        isolated = residuals <= _ISOLATED * np.minimum(gaps[:-1], gaps[1:])
-        beyond = np.sort(side * nodes[isolated & (side * nodes > edge)])[::-1]
+    for isolated in density.isolated():
+        beyond = np.sort(side * isolated[side * isolated > edge])[::-1]
         found.append(tuple(float(value) for value in beyond))
     return sorted(found, key=len)[(len(found) - 1) // 2]

@@ -57,6 +57,7 @@ def test_every_claim_has_one_check() -> None:
         ("p-max-varies", PARTLY, "VGG-11: 6 on CIFAR-10, 8 on CIFAR-100; ResNet-18: 6"),
         ("p-max-varies", PARTLY, "the same for every model on CIFAR-10"),
         ("superiority", PARTLY, "best at 15 of 21"),
+        ("imagenet-superior", PARTLY, "best at 2 of 3 places; not at ImageNet-1K ResNet-50 at 20"),
     ],
 )
 def test_verdicts(claim: str, verdict: str, number: str) -> None:

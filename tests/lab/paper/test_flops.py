@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from lpsgd.curvature import CurvatureMonitor
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper import estimate
 from lpsgd.lab.paper.choices import read_choices
@@ -48,10 +51,11 @@ def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
 
 
 def test_hessian_products_are_counted() -> None:
-    """Fig. 1 of the paper: 64 steps of Lanczos from two probes, eleven and thirteen times."""
+    """Fig. 1 of the paper: 64 steps of Lanczos from two probes, and eight products for the
+    concentration on the diagonal, eleven and thirteen times."""
     target, chosen = TARGETS["fig1"], options(PAPER)
     samples = chosen.choices["fig1-samples"]
-    assert target.hessian_images(chosen) == [2 * 64 * samples * 11, 2 * 64 * samples * 13]
+    assert target.hessian_images(chosen) == [136 * samples * 11, 136 * samples * 13]
     tasks = target.plan(chosen)
     trained = estimate.estimate(tasks, PAPER).flops
     images = target.hessian_images(chosen)
@@ -64,6 +68,25 @@ def test_hessian_products_are_counted() -> None:
     assert both - trained == pytest.approx(products)
     # a product is a gradient and the derivative of one
     assert all(2 * cost.training < cost.hessian < 3.5 * cost.training for cost in costs)
+
+
+def test_a_measurement_takes_as_many_products_as_are_counted(tmp_path: Path) -> None:
+    products = []
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    monitor = CurvatureMonitor(
+        model,
+        nn.CrossEntropyLoss(),
+        (torch.randn(8, 3), torch.randint(0, 2, (8,))),
+        tmp_path,
+        probes=SMOKE.probes,
+        lanczos=SMOKE.lanczos,
+        stream=None,
+        between=lambda: products.append(1),
+    )
+    monitor.measure(0)
+    every_epoch = 1 + SMOKE.places["cifar10"].epochs
+    counted = TARGETS["fig1"].hessian_images(options(SMOKE))[0]
+    assert counted == len(products) * (SMOKE.hessian_samples or 0) * every_epoch
 
 
 def test_a_short_timing_is_positive_and_remembered() -> None:

@@ -42,3 +42,11 @@ def test_the_written_file_is_the_same_space(tmp_path: Path) -> None:
     assert "unequal" in document.blocks[0].items[0]
     grid.reproduce(tmp_path, keep_zero_lr=True)
     assert tomllib.loads((tmp_path / "grid.toml").read_text())["sgd"]["lr"][0] == 0
+
+
+def test_no_number_of_p_max_is_said_to_be_printed(tmp_path: Path) -> None:
+    """The paper tunes p_max over values that it does not give."""
+    document = grid.reproduce(tmp_path)
+    (budgets,) = [b for b in document.blocks if getattr(b, "name", "") == "grid-budgets"]
+    printed = {row[0]: row[1] for row in budgets.rows}
+    assert printed == {"sgd": "112", "lpsgdm": "112 for each p_max", "adamw": "36", "lion": "36"}

@@ -396,6 +396,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
         "cifar100", {("VGG-11", 200): 60.46, ("ResNet-18", 200): 77.98, ("ResNet-50", 200): 76.78}
     ),
     "cifar100-resnet50-middle": _resnet50_cifar100,
+    "imagenet-superior": _best_claim(("imagenet1k",), slice(None)),
     "adamw-first": _adamw_first,
     "imagenet-late": lambda: _values(
         "imagenet1k", {("ResNet-50", 40): 73.48, ("ResNet-50", 60): 74.04}

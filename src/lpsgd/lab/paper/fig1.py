@@ -35,9 +35,12 @@ def plan(options: Options) -> list[Task]:
 
 def hessian_images(options: Options) -> list[int]:
     """How many images the Hessian products of each run go through."""
-    products = options.scale.probes * options.scale.lanczos * _samples(options)
+    from lpsgd.curvature.monitor import DIAGONAL_PROBES
+
+    products = options.scale.probes * options.scale.lanczos + DIAGONAL_PROBES
+    images = products * _samples(options)
     return [
-        products * _measurements(task.recipe.epochs, scaled_epoch(every, dataset, options))
+        images * _measurements(task.recipe.epochs, scaled_epoch(every, dataset, options))
         for task, (dataset, _, every) in zip(
             plan(options), chosen_panels(PANELS, options), strict=True
         )

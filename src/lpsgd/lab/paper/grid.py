@@ -72,7 +72,7 @@ def reproduce(folder: Path, *, keep_zero_lr: bool = False) -> Document:
     write_text(folder / "grid.toml", to_toml(space))
     document = Document("grid", "The paper's search grids")
     rows = [
-        (name, trials(full[name]), trials(choices), ", ".join(_sizes(choices)))
+        (name, _printed(full[name]), trials(choices), ", ".join(_sizes(choices)))
         for name, choices in space.items()
     ]
     document.add(
@@ -98,6 +98,12 @@ def reproduce(folder: Path, *, keep_zero_lr: bool = False) -> Document:
         Attachment("grid.toml", "The grids as a search space"),
     )
     return document
+
+
+def _printed(choices: Mapping[str, list[Any]]) -> str:
+    """The trials of what the paper prints, which gives no values of p_max."""
+    known = trials({name: values for name, values in choices.items() if name != "p"})
+    return f"{known} for each p_max" if "p" in choices else str(known)
 
 
 def _sizes(choices: Mapping[str, list[Any]]) -> list[str]:
