@@ -15,6 +15,9 @@ from lpsgd.nearest import unknown
 # The benchmarks are part of the repository, not of the installed package: they need the peers.
 FOLDER = Path(__file__).parents[4] / "benchmarks"
 
+# what follows the benchmark's name is the benchmark's own
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
+
 
 def bench(
     context: typer.Context,

