@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 
 import numpy as np
 import torch
@@ -25,20 +26,32 @@ BATCH = 128
 PADDING = 4
 
 
-def best_times(
+def turns(
     functions: Sequence[Callable[[], object]], *, rounds: int, calls: int = 1
-) -> list[float]:
-    """Seconds per call in the best turn of each function; a turn is ``calls`` calls in a row. They
+) -> list[list[float]]:
+    """Seconds per call in each turn of each function; a turn is ``calls`` calls in a row. They
     take turns, so that whatever else the machine does hits all of them alike; and it is the time of
     the processor, so that waiting for other programs does not count (all run on one thread)."""
-    best = [float("inf")] * len(functions)
+    seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
-        for number, function in enumerate(functions):
+        for function, times in zip(functions, seconds, strict=True):
             began = time.process_time()
             for _ in range(calls):
                 function()
-            best[number] = min(best[number], (time.process_time() - began) / calls)
-    return best
+            times.append((time.process_time() - began) / calls)
+    return seconds
+
+
+def paired(
+    ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int
+) -> tuple[float, float, float]:
+    """The median of our seconds, of theirs, and of the ratios of neighbouring turns.
+
+    The ratio is not that of the medians or of the best turns: a machine that is fast for one of
+    them and slow for the other moved those by 10 %.
+    """
+    a, b = turns([ours, theirs], rounds=rounds)
+    return median(a), median(b), median(x / y for x, y in zip(a, b, strict=True))
 
 
 def pillow_image(
@@ -81,7 +94,7 @@ def augmentation(rounds: int = 40) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # Pillow has one, too
     try:
-        our_time, their_time = best_times([ours, pillow], rounds=rounds, calls=5)
+        our_time, their_time = map(min, turns([ours, pillow], rounds=rounds, calls=5))
     finally:
         torch.set_num_threads(threads)
     ratio = their_time / our_time
@@ -103,7 +116,7 @@ def make_trainer(optimizer: str, batches: int = 8) -> Trainer:
     return Trainer(resolve(values, optimizer), data, torch.device("cpu"))
 
 
-def epoch(rounds: int = 12) -> float:
+def epoch(rounds: int = 16) -> float:
     """How long an epoch in the trainer takes, compared with a bare loop over ready tensors.
 
     Short epochs in many turns: single turns differ by 5 %.
@@ -126,8 +139,7 @@ def epoch(rounds: int = 12) -> float:
             cross_entropy(model(images), labels).backward()
             optimizer.step()
 
-    our_time, their_time = best_times([ours, bare], rounds=rounds)
-    ratio = our_time / their_time
+    our_time, their_time, ratio = paired(ours, bare, rounds=rounds)
     print(
         f"an epoch of {len(ready)} batches, ResNet-18 of width 16: trainer {our_time * 1e3:.0f} ms,"
         f" bare loop over augmented tensors {their_time * 1e3:.0f} ms: {ratio:.3f} times as long"
@@ -135,16 +147,16 @@ def epoch(rounds: int = 12) -> float:
     return ratio
 
 
-def step(rounds: int = 16) -> float:
+def step(rounds: int = 32) -> float:
     """How long a training step with LPSGDM takes, compared with one with SGD."""
     torch.set_num_threads(1)
     ours, theirs = make_trainer("lpsgdm:lr=1e-3,p_schedule=constant"), make_trainer("sgd:lr=0.01")
     images, labels = next(iter(theirs.data.train.epoch(0)))
-    our_time, their_time = best_times(
-        [lambda: ours.train_step(images, labels), lambda: theirs.train_step(images, labels)],
+    our_time, their_time, ratio = paired(
+        lambda: ours.train_step(images, labels),
+        lambda: theirs.train_step(images, labels),
         rounds=rounds,
     )
-    ratio = our_time / their_time
     print(
         f"a training step, ResNet-18 of width 16: LPSGDM (p=6) {our_time * 1e3:.1f} ms,"
         f" SGD {their_time * 1e3:.1f} ms: {ratio:.3f} times as long"
