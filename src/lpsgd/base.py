@@ -18,6 +18,7 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 
 from lpsgd import checks
 from lpsgd.geometry import Exponent
+from lpsgd.lists import real
 from lpsgd.schedule import (
     PFunction,
     Schedule,
@@ -435,7 +436,7 @@ def _laid_out_like(param: Tensor, value: Tensor) -> Tensor:
 
     The file may come from a model in another memory format, whose order the kernel would refuse.
     """
-    like = torch.view_as_real(param.detach()) if param.is_complex() else param.detach()
+    like = real(param.detach())
     if not are_plain([param, value]) or value.shape != like.shape:
         return value.clone().to(param.device)
     return torch.empty_like(like, dtype=value.dtype).copy_(value)

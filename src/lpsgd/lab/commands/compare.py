@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lpsgd.lab.commands.data import Root
 from lpsgd.lab.commands.options import (
     AllowImport,
     AsJson,
     RecipeFile,
-    Root,
     SaveSeconds,
     TensorBoard,
     Workers,

@@ -21,10 +21,6 @@ from lpsgd.peers.registry import parse_value
 RecipeFile = Annotated[
     Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
 ]
-Root = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA, else the cache folder]"),
-]
 Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
 SaveSeconds = Annotated[
     float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")

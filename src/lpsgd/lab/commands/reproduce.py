@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.commands.options import Root, Workers, with_executor_options
+from lpsgd.lab.commands.data import Root
+from lpsgd.lab.commands.options import Workers, with_executor_options
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution import ExecutorChoice
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lpsgd.lab.commands.options import AsJson, Root
+from lpsgd.lab.commands.data import Root
+from lpsgd.lab.commands.options import AsJson
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 
 # Of each record, beside its epoch.
