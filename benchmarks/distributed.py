@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lpsgd import LPSGDM
-from lpsgd.lab import distributed, strategies
+from lpsgd.lab.training import distributed, strategies
 
 PEER = "AdamW"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

@@ -23,10 +23,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lpsgd.lab.execution import ExecutorChoice, Listener, make_executor
+from lpsgd.lab.execution.executor import ExecutorChoice, Listener, make_executor
 from lpsgd.lab.plan import Task, resolve
-from lpsgd.lab.records import load_run
-from lpsgd.lab.training import RunOptions, train
+from lpsgd.lab.store.run_record import load_run
+from lpsgd.lab.training.loop import RunOptions, train
 
 SMALL = {"epochs": 1, "width": 8, "train_size": 64, "test_size": 32, "batch_size": 32}
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -20,7 +20,7 @@ from lpsgd.lab.data import load
 from lpsgd.lab.data.augment import Normalization, ShiftAndFlip
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.plan import resolve
-from lpsgd.lab.trainer import Trainer
+from lpsgd.lab.training.trainer import Trainer
 
 BATCH = 128
 PADDING = 4

@@ -14,14 +14,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lpsgd.lab.executor import default_jobs
-from lpsgd.lab.files import write_text
-from lpsgd.lab.numbers import duration
+from lpsgd.lab.execution.local import default_jobs
+from lpsgd.lab.formatting import duration
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.estimate import estimate, time_one
 from lpsgd.lab.paper.protocol import Options
 from lpsgd.lab.paper.scales import get_scale, model_names
 from lpsgd.lab.paper.targets import TARGETS, Target
+from lpsgd.lab.store.files import write_text
 
 DOCS = Path(__file__).parent.parent / "docs"
 BEGIN, END = "<!-- costs: python scripts/cost_table.py -->\n", "<!-- end of costs -->"

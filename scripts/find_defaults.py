@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.execution import ExecutorChoice
-from lpsgd.lab.files import write_json
-from lpsgd.lab.sweep.outcome import conclude
-from lpsgd.lab.sweep.search import Search, count_trials
-from lpsgd.lab.sweep.space import parse_space
-from lpsgd.lab.sweep.storage import StorageUrl
-from lpsgd.lab.sweep.work import Sweep, carry_through
-from lpsgd.lab.training import RunOptions
+from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.search.outcome import conclude
+from lpsgd.lab.search.proposals import Search, count_trials
+from lpsgd.lab.search.run import Sweep, carry_through
+from lpsgd.lab.search.space import parse_space
+from lpsgd.lab.search.storage import StorageUrl
+from lpsgd.lab.store.files import write_json
+from lpsgd.lab.training.loop import RunOptions
 
 DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lpsgd import LPSGD, LPSGDM, ConstantP, CosineP, PScheduler, param_groups
-from lpsgd.base import LpOptimizer
+from lpsgd._base import LpOptimizer
 from tests.problems import arrays, gradients, largest_error, run, start
 
 BAD: list[tuple[str, Any, str]] = [

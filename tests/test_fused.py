@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpsgd import LPSGD, LPSGDM, CosineP, fused, geometry, optimizer, rounding
+from lpsgd import LPSGD, LPSGDM, CosineP, fused, geometry, optimizer
+from lpsgd import _rounding as rounding
 
 SOURCE = Path(fused.__file__).with_name("fused.c")
 COMPILER = shutil.which(os.environ.get("CC", "cc"))

@@ -11,7 +11,8 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from lpsgd import LPSGDM, CosineP, fused, rounding
+from lpsgd import LPSGDM, CosineP, fused
+from lpsgd import _rounding as rounding
 
 BF16 = torch.bfloat16
 PATHS: dict[str, dict[str, Any]] = {

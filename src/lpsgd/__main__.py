@@ -16,7 +16,7 @@ def main() -> int:
         )
         return 1
     try:
-        from lpsgd.lab import cli
+        from lpsgd.lab.cli import app as cli
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "lpsgd":
             raise

@@ -25,9 +25,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from lpsgd._dtensor import PLAIN, are_plain
+from lpsgd._foreach import is_dense
 from lpsgd.geometry import Normalize
-from lpsgd.lists import is_dense
-from lpsgd.sharded import PLAIN, are_plain
 
 __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
 

@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lpsgd.sharded import largest_entry
+from lpsgd._dtensor import largest_entry
 
 Exponent: TypeAlias = "float | Tensor"
 Normalize: TypeAlias = 'Literal["dual", "rms"] | None'

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from lpsgd.checks import non_negative
+from lpsgd._checks import non_negative
 
 
 def param_groups(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from lpsgd import checks
+from lpsgd import _checks as checks
 from lpsgd.geometry import NORMALIZATIONS, Normalize
 
 try:

@@ -20,11 +20,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lpsgd import checks, geometry
+from lpsgd import _checks as checks
 from lpsgd import fused as fused_kernel
-from lpsgd.base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
-from lpsgd.geometry import Exponent, Normalize
-from lpsgd.lists import (
+from lpsgd import geometry
+from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
+from lpsgd._dtensor import PLAIN, Shards, are_plain, local_part
+from lpsgd._foreach import (
     as_number,
     as_tensor,
     copy_,
@@ -36,9 +37,9 @@ from lpsgd.lists import (
     scalar,
     scaling_,
 )
-from lpsgd.rounding import MOMENTUM, PARAMETER, noise_key, round_into
+from lpsgd._rounding import MOMENTUM, PARAMETER, noise_key, round_into
+from lpsgd.geometry import Exponent, Normalize
 from lpsgd.schedule import PFunction
-from lpsgd.sharded import PLAIN, Shards, are_plain, local_part
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 

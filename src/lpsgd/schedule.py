@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import torch
 from torch import Tensor
 
-from lpsgd.checks import check_at_least, check_exponent, check_positive_int, plain
+from lpsgd._checks import check_at_least, check_exponent, check_positive_int, plain
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lpsgd import checks
-from lpsgd.base import Group, LpOptimizer, plain_group, require_dense
+from lpsgd import _checks as checks
+from lpsgd._base import Group, LpOptimizer, plain_group, require_dense
 from lpsgd.geometry import NORMALIZATIONS, Exponent, Normalize
 from lpsgd.optimizer import lp_descent
 from lpsgd.schedule import PFunction, exponent_at

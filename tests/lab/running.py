@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpsgd.lab.checkpoint import load_weights
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.runs import WALL_CLOCK_FIELDS
-from lpsgd.lab.trainer import Trainer
-from lpsgd.lab.training import Interrupted, RunOptions, load_data, train
+from lpsgd.lab.store.run_folder import WALL_CLOCK_FIELDS
+from lpsgd.lab.training.checkpoint import load_weights
+from lpsgd.lab.training.loop import Interrupted, RunOptions, load_data, train
+from lpsgd.lab.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 

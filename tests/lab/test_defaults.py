@@ -8,7 +8,8 @@ from importlib.resources import files
 
 import pytest
 
-from lpsgd.lab import cli, defaults
+from lpsgd.lab import defaults
+from lpsgd.lab.cli import app as cli
 from lpsgd.lab.plan import resolve
 from lpsgd.peers import registry
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lpsgd.lab import cli, models
+from lpsgd.lab import models
+from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.lr import lr_factor
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
+from lpsgd.lab.training.lr import lr_factor
 
 
 def test_unknown_keys_are_errors_with_the_nearest_name() -> None:

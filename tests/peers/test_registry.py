@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from lpsgd.lab import cli
-from lpsgd.lab.checkpoint import load_weights
-from lpsgd.lab.trainer import Trainer
-from lpsgd.lab.training import train
+from lpsgd.lab.cli import app as cli
+from lpsgd.lab.training.checkpoint import load_weights
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import registry
 from tests.lab.running import CPU, batches, load, metrics, small_recipe
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.files import write_json
-from lpsgd.lab.passwords import command_line
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
-from lpsgd.lab.records import run_place
-from lpsgd.lab.runs import check_folder, writing
+from lpsgd.lab.store.command_line import command_line
+from lpsgd.lab.store.files import write_json
+from lpsgd.lab.store.run_folder import check_folder, writing
+from lpsgd.lab.store.run_record import run_place
 from lpsgd.peers import registry
 
 _LONGEST_LABEL = 120

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from lpsgd._suggest import unknown
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.strict import encode
-from lpsgd.nearest import unknown
+from lpsgd.lab.store.jsonio import encode
 
 
 class Recipe(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lpsgd import nearest
+from lpsgd import _suggest as nearest
 from lpsgd.lab.errors import UserError
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lpsgd.lazy import lazily
+from lpsgd._lazy import lazily
 
 if TYPE_CHECKING:
     from lpsgd.peers.gradual import GSGD as GSGD

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lpsgd import checks, geometry
-from lpsgd.base import Group
+from lpsgd import _checks as checks
+from lpsgd import geometry
+from lpsgd._base import Group
+from lpsgd._foreach import Tensors, largest_entries, one_for_zero, reusing_div, signed_power
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, largest_entries, one_for_zero, reusing_div, signed_power
-from lpsgd.peers.rule import MOMENTUM, Peer, descend_
+from lpsgd.peers._peer import MOMENTUM, Peer, descend_
 from lpsgd.schedule import PFunction
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.nearest import unknown
+from lpsgd._suggest import unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -320,7 +320,7 @@ def _gradual(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Op
 def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
     """Return what an l_p optimizer takes as ``p``: the number, or a schedule from it on."""
     import lpsgd
-    from lpsgd import checks
+    from lpsgd import _checks as checks
 
     checks.check_exponent("p", p)  # here, where it has the name that the user wrote
     if schedule == "constant":

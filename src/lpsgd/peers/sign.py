@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lpsgd import checks
-from lpsgd.base import Group
-from lpsgd.lists import Tensors
-from lpsgd.peers.rule import MOMENTUM, Peer, descend_
+from lpsgd import _checks as checks
+from lpsgd._base import Group
+from lpsgd._foreach import Tensors
+from lpsgd.peers._peer import MOMENTUM, Peer, descend_
 
 
 class SignSGD(Peer):

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lpsgd import checks
-from lpsgd.base import Group, working_dtype
+from lpsgd import _checks as checks
+from lpsgd._base import Group, working_dtype
+from lpsgd._foreach import Tensors, add_scaled_, lp_direction, real, signed_power
 from lpsgd.geometry import Exponent
-from lpsgd.lists import Tensors, add_scaled_, lp_direction, real, signed_power
-from lpsgd.peers.rule import MOMENTUM, Peer
+from lpsgd.peers._peer import MOMENTUM, Peer
 from lpsgd.schedule import PFunction
 
 Mode: TypeAlias = Literal["p2", "pp"]

@@ -11,9 +11,9 @@ from sklearn.datasets import load_digits
 
 import lpsgd.lab.data
 from lpsgd.lab.data import load
-from lpsgd.lab.data.checksums import md5
-from lpsgd.lab.data.digits import NORMALIZATION, train_and_test
-from lpsgd.lab.data.text import manual
+from lpsgd.lab.data.sets.digits import NORMALIZATION, train_and_test
+from lpsgd.lab.data.sets.text import manual
+from lpsgd.lab.data.source.checksums import md5
 from lpsgd.lab.errors import UserError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lpsgd.lab.data.checksums import md5
-from lpsgd.lab.data.download import Unreachable, download
+from lpsgd.lab.data.source.checksums import md5
+from lpsgd.lab.data.source.download import Unreachable, download
 from lpsgd.lab.errors import LabError
 
 CONTENT = random.Random(0).randbytes(100_000)

@@ -10,14 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
-from lpsgd.lab.data import load, obtain
-from lpsgd.lab.data.imagefolder import (
+from lpsgd.lab.data import load
+from lpsgd.lab.data.sets.imagefolder import (
     NORMALIZATION,
     centre_crop,
     random_resized_crop,
     read,
     scan,
 )
+from lpsgd.lab.data.source import obtain
 from lpsgd.lab.errors import LabError, UserError
 
 # a fork of a process with threads, which Python 3.12 and 3.13 warn about and DataLoader does

@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpsgd.lab.data import catalogue, cifar, load, npm, obtain
-from lpsgd.lab.data.checksums import md5
+from lpsgd.lab.data import catalogue, load
+from lpsgd.lab.data.sets import cifar
+from lpsgd.lab.data.source import npm, obtain
+from lpsgd.lab.data.source.checksums import md5
 from lpsgd.lab.errors import LabError, UserError
 from tests.lab.data.test_cifar import make
 

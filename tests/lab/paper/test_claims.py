@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lpsgd.lab.paper import claims, tables
+from lpsgd.lab.paper import claims
 from lpsgd.lab.paper.claims import AGREES, DIFFERS, PARTLY, UNKNOWN
+from lpsgd.lab.paper.tables import published as tables
 
 
 def found() -> dict[str, claims.Finding]:

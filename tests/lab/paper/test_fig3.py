@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpsgd.lab.paper import fig3, toy
+from lpsgd.lab.paper.figures import fig3, toy
 from lpsgd.lab.report.document import write
 from tests.oracles.lp import paper_p, trajectory
 

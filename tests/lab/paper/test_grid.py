@@ -5,7 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from lpsgd.lab.paper import grid, tables
+from lpsgd.lab.paper import grid
+from lpsgd.lab.paper.tables import published as tables
 from lpsgd.peers import registry
 
 

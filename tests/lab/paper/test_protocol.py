@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.paper import protocol, tables
+from lpsgd.lab.paper import protocol
 from lpsgd.lab.paper.choices import CHOICES, Choice, read_choices
 from lpsgd.lab.paper.scales import CPU, PAPER, SMOKE, Scale, get_scale, model_names
+from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.targets import TARGETS
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.trainer import spare_vectors
+from lpsgd.lab.training.trainer import spare_vectors
 from lpsgd.peers import registry
 
 DOCS = Path(__file__).parents[3] / "docs" / "reproduction.md"

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from lpsgd.lab.paper import result_tables, tables
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.protocol import Options, scaled_epoch
 from lpsgd.lab.paper.scales import CPU, PAPER, Scale
+from lpsgd.lab.paper.tables import published as tables
+from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write
-from lpsgd.lab.runs import config
+from lpsgd.lab.store.run_folder import config
 from tests.lab.fabricate import history
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.paper import tables
+from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.recipe import make_recipe
 from lpsgd.peers import registry
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.data.catalogue import entry, names
-from lpsgd.lab.data.places import root
+from lpsgd.lab.data.source.places import root
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def load(
         device=device,
         workers=workers,
     )
-    module = import_module(f"lpsgd.lab.data.{description.module}")
+    module = import_module(f"lpsgd.lab.data.sets.{description.module}")
     data: Data = module.load(request, **options)
     return data
 

@@ -14,8 +14,9 @@ from functools import cache
 from importlib import resources
 from itertools import product
 
-from lpsgd.lab.paper import grid, tables
-from lpsgd.lab.paper.tables import OPTIMIZERS, OURS
+from lpsgd.lab.paper import grid
+from lpsgd.lab.paper.tables import published as tables
+from lpsgd.lab.paper.tables.published import OPTIMIZERS, OURS
 from lpsgd.lab.report.document import Document, Table, text
 
 AGREES, DIFFERS, PARTLY = "agrees", "does not follow", "follows in part"

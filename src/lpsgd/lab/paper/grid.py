@@ -10,10 +10,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from lpsgd.lab.files import write_text
-from lpsgd.lab.paper import tables
+from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.report.document import Attachment, Cell, Document, Table, text
-from lpsgd.lab.toml import toml_value
+from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.tomlio import toml_value
 
 Space: TypeAlias = "dict[str, dict[str, list[Any]]]"
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lpsgd.lab.paper import tables
 from lpsgd.lab.paper.scales import Place, Scale
+from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
-from lpsgd.lab.records import Run, load_run
+from lpsgd.lab.store.run_record import Run, load_run
 from lpsgd.peers import registry
 
 Panel = TypeVar("Panel", bound="tuple[Any, ...]")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.paper import tables
+from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.suggest import unknown
 
 

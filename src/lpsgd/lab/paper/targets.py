@@ -6,14 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lpsgd.lab.data import places
+from lpsgd.lab.data.source import places
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.execution import ExecutorChoice
-from lpsgd.lab.paper import accuracy_figures, claims, decay, fig1, grid, result_tables, tables
+from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.paper import claims, grid
+from lpsgd.lab.paper.figures import accuracy as accuracy_figures
+from lpsgd.lab.paper.figures import fig1
 from lpsgd.lab.paper.protocol import Options, paired_order
+from lpsgd.lab.paper.tables import decay
+from lpsgd.lab.paper.tables import published as tables
+from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Document, Table
-from lpsgd.lab.training import RunOptions
+from lpsgd.lab.training.loop import RunOptions
 
 Planner = Callable[[Options], list[Task]]
 Drawer = Callable[[Options, Sequence[Task]], Document]
@@ -24,7 +29,7 @@ def train_all(
     options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
 ) -> None:
     """Train what is not done yet, several at once; failures are told when the others are done."""
-    from lpsgd.lab.carry_out import carry_out
+    from lpsgd.lab.execution.run import carry_out
 
     failures = carry_out(paired_order(tasks), choice, run_options)
     if failures:
@@ -70,7 +75,7 @@ def _figure(
 
 
 def _fig3(options: Options, tasks: Sequence[Task]) -> Document:
-    from lpsgd.lab.paper import fig3
+    from lpsgd.lab.paper.figures import fig3
 
     return fig3.reproduce(options.folder("fig3"))
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from lpsgd.lab.analysis import Analysis, OptimizerResult
-from lpsgd.lab.records import Run
-from lpsgd.lab.stats import summarise
+from lpsgd.lab.analysis.comparison import Analysis, OptimizerResult
+from lpsgd.lab.analysis.stats import summarise
+from lpsgd.lab.store.run_record import Run
 
 
 @dataclass(frozen=True)

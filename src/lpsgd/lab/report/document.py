@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from lpsgd.lab.files import write_text
-from lpsgd.lab.numbers import MISSING
+from lpsgd.lab.formatting import MISSING
+from lpsgd.lab.store.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,7 +96,7 @@ def shown(value: Cell) -> str:
 
 def write(document: Document, folder: Path) -> list[Path]:
     """Write everything into ``folder``; return the paths, ``NAME.md`` last."""
-    from lpsgd.lab.figures import save_figure
+    from lpsgd.lab.report.style import save_figure
 
     written: list[Path] = []
     for block in document.blocks:

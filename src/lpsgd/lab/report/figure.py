@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lpsgd.lab import curves
-from lpsgd.lab.figures import TEXT, canvas, save_figure
-from lpsgd.lab.records import Comparison
+from lpsgd.lab.analysis import curves
+from lpsgd.lab.report.style import TEXT, canvas, save_figure
+from lpsgd.lab.store.run_record import Comparison
 
 _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 

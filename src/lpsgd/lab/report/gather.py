@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lpsgd.lab.files import write_text
 from lpsgd.lab.report.document import (
     Attachment,
     Block,
@@ -20,6 +19,7 @@ from lpsgd.lab.report.document import (
 )
 from lpsgd.lab.report.frame import asset, frame
 from lpsgd.lab.report.html import Html, element, join
+from lpsgd.lab.store.files import write_text
 
 PAGE = "index.html"
 _SHORT = 24  # characters of a cell that is not broken into lines

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
-from lpsgd.lab.analysis import Analysis
-from lpsgd.lab.files import write_text
+from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.report import tables
 from lpsgd.lab.report.curves import chart_data
 from lpsgd.lab.report.frame import MADE_BY, asset, frame
 from lpsgd.lab.report.html import Html, element, embedded_json, join
 from lpsgd.lab.report.words import subtitle, title
+from lpsgd.lab.store.files import write_text
 
 
 def write_page(analysis: Analysis, path: Path | str) -> None:

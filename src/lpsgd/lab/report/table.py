@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lpsgd.lab.analysis import METRICS, Analysis, Metric, OptimizerResult
-from lpsgd.lab.numbers import duration, fixed, p_value, percent, size
+from lpsgd.lab.analysis.comparison import METRICS, Analysis, Metric, OptimizerResult
+from lpsgd.lab.analysis.stats import Summary
+from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
 from lpsgd.lab.report.words import bytes_per_parameter, counts, interval, method, subtitle, title
-from lpsgd.lab.stats import Summary
 
 _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"}
 

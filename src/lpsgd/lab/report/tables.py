@@ -6,13 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lpsgd.lab.analysis import METRICS, Analysis, Metric, OptimizerResult, Versus, final_values
-from lpsgd.lab.numbers import MISSING, duration, fixed, p_value, percent, plain, size
-from lpsgd.lab.records import Run
+from lpsgd.lab.analysis.comparison import (
+    METRICS,
+    Analysis,
+    Metric,
+    OptimizerResult,
+    Versus,
+    final_values,
+)
+from lpsgd.lab.analysis.stats import Summary
+from lpsgd.lab.formatting import MISSING, duration, fixed, p_value, percent, plain, size
 from lpsgd.lab.report.html import Html, element, join
 from lpsgd.lab.report.strip import domain, strip
 from lpsgd.lab.report.words import bytes_per_parameter, counts, interval, method
-from lpsgd.lab.stats import Summary
+from lpsgd.lab.store.run_record import Run
 
 
 def _table(name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Html]) -> Html:

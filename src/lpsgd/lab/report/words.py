@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lpsgd.lab.analysis import METRICS, Analysis, OptimizerResult
-from lpsgd.lab.numbers import MISSING, fixed
-from lpsgd.lab.stats import ALPHA, POWER
+from lpsgd.lab.analysis.comparison import METRICS, Analysis, OptimizerResult
+from lpsgd.lab.analysis.stats import ALPHA, POWER
+from lpsgd.lab.formatting import MISSING, fixed
 
 
 def title(analysis: Analysis) -> str:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
-from lpsgd.lab.figures import INK, MUTED, canvas, save_figure
+from lpsgd.lab.report.style import INK, MUTED, canvas, save_figure
 
 __all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 

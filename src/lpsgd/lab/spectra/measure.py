@@ -15,12 +15,12 @@ from torch import nn
 from lpsgd.curvature import CurvatureMonitor
 from lpsgd.curvature.cost import duration
 from lpsgd.lab import models
-from lpsgd.lab.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
-from lpsgd.lab.trainer import numerics
-from lpsgd.lab.training import RunOptions, load_data
+from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
+from lpsgd.lab.training.loop import RunOptions, load_data
+from lpsgd.lab.training.trainer import numerics
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data

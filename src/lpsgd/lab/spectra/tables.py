@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.files import write_json, write_text
+from lpsgd.lab.store.files import write_json, write_text
 
 Record = Mapping[str, Any]
 

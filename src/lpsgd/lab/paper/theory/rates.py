@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from lpsgd import CosineP
+from lpsgd.lab.analysis.stats import Summary, summarise
 from lpsgd.lab.paper.theory.constants import Constants, fit, measure, violations
 from lpsgd.lab.paper.theory.problems import Problem, Step, power_law, walk, wells
-from lpsgd.lab.stats import Summary, summarise
 
 P_MAX = 6.0
 NOISE = 0.5

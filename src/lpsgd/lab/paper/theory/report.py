@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lpsgd.lab.figures import (
+from lpsgd.lab.formatting import percent
+from lpsgd.lab.paper.theory import descent, failures, rates
+from lpsgd.lab.report.document import Document, Picture, Table, text
+from lpsgd.lab.report.style import (
     BLUE,
     COLUMN,
     DASHES,
@@ -21,9 +24,6 @@ from lpsgd.lab.figures import (
     canvas,
     label_panels,
 )
-from lpsgd.lab.numbers import percent
-from lpsgd.lab.paper.theory import descent, failures, rates
-from lpsgd.lab.report.document import Document, Picture, Table, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,1 @@
+"""What the runs mean: statistics, verdicts and learning curves."""

@@ -1,0 +1,151 @@
+"""What the statistics say, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from lpsgd.lab.analysis.stats import ALPHA, ENOUGH_SEEDS, POWER, Paired
+from lpsgd.lab.formatting import fixed, p_value
+
+if TYPE_CHECKING:
+    from lpsgd.lab.analysis.comparison import Metric, OptimizerResult, Versus
+
+Verdict = Literal[
+    "better",
+    "worse",
+    "inconclusive",
+    "identical",
+    "no spread",
+    "too few seeds",
+    "no pairs",
+]
+
+
+def decide(test: Paired, p_holm: float | None, *, higher_is_better: bool) -> Verdict:
+    """The verdict on one paired test; below ``ENOUGH_SEEDS`` pairs it is never a finding."""
+    if test.n == 0 or test.difference is None:
+        return "no pairs"
+    if test.n < ENOUGH_SEEDS:
+        return "too few seeds"
+    if p_holm is None:
+        return "no spread"
+    if test.sd == 0:
+        return "identical"
+    if p_holm >= ALPHA:
+        return "inconclusive"
+    return "better" if (test.difference > 0) == higher_is_better else "worse"
+
+
+def sentence(label: str, reference: str, metric: Metric, versus: Versus) -> str:
+    """One comparison in one sentence, with the numbers that it rests on."""
+    on = f"on {metric.title}"
+    if versus.verdict == "no pairs":
+        return f"{label} and {reference} share no seed with a finished run: no comparison {on}."
+    difference = metric.amount(versus.difference, signed=True)
+    seeds = f"{versus.n} seed{'s' if versus.n != 1 else ''}"
+    if versus.verdict == "identical":
+        return f"{label} and {reference} are identical {on} in each of {seeds}."
+    if versus.verdict == "no spread":
+        return (
+            f"{label} differs from {reference} {on} by {difference} in each of {seeds}: "
+            "without spread there is no t-test."
+        )
+    if versus.verdict == "too few seeds":
+        return (
+            f"{label} against {reference} {on}: too few seeds ({versus.n} of the "
+            f"{ENOUGH_SEEDS} needed for a verdict); difference {difference}"
+            f"{_evidence(metric, versus)}."
+        )
+    if versus.verdict == "inconclusive":
+        return (
+            f"No difference shown between {label} and {reference} {on}: "
+            f"{difference}{_evidence(metric, versus)}."
+        )
+    amount = metric.amount(abs(versus.difference or 0.0))
+    return (
+        f"{label} is {versus.verdict} than {reference} {on} by {amount}{_evidence(metric, versus)}."
+    )
+
+
+def _evidence(metric: Metric, versus: Versus) -> str:
+    """The interval, the p value and what could have been seen."""
+    if versus.low is None or versus.high is None:
+        return ""
+    low, high = (fixed(x, metric.digits, signed=True) for x in (versus.low, versus.high))
+    p = f"p = {p_value(versus.p_holm)}".replace("= <", "< ")
+    text = f" (95 % interval {low} to {high} from {versus.n} seeds; {p} after Holm)"
+    if versus.verdict in ("inconclusive", "too few seeds"):
+        text += (
+            f". A true difference of {metric.amount(versus.smallest_detectable)} or more "
+            f"would have been found with {round(100 * POWER)} % probability"
+        )
+    return text
+
+
+def headline(metric: Metric, reference: str, results: Sequence[OptimizerResult]) -> list[str]:
+    """The sentences that stand at the top: what is shown on the primary metric, and who leads."""
+    lines = []
+    others = [result for result in results if result.label != reference]
+    if not others:
+        lines.append(f"Only one optimizer ({reference}): there is nothing to compare it with.")
+    else:
+        lines.extend(_findings(metric, reference, others))
+    leader = _leader(metric, results)
+    if leader:
+        lines.append(leader)
+    lines.extend(_divergence(result) for result in results if result.diverged)
+    return lines
+
+
+def _divergence(result: OptimizerResult) -> str:
+    count = len(result.runs)
+    if result.diverged == count:
+        every = "The only run" if count == 1 else f"All {count} runs"
+        return f"{every} of {result.label} diverged: it has no numbers."
+    return (
+        f"{result.diverged} of {count} runs of {result.label} diverged; "
+        "its numbers are of the others only."
+    )
+
+
+def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult]) -> list[str]:
+    """One line for each kind of verdict, naming the optimizers that it holds for."""
+    by_verdict: dict[str, list[OptimizerResult]] = {}
+    for result in others:
+        by_verdict.setdefault(result.versus[metric.key].verdict, []).append(result)
+    words = {
+        "better": f"Better than {reference} on {metric.title}",
+        "worse": f"Worse than {reference} on {metric.title}",
+        "inconclusive": f"No difference from {reference} shown on {metric.title}",
+        "identical": f"Identical to {reference} on {metric.title}",
+        "no spread": f"The same difference from {reference} in every seed, so no t-test",
+        "no pairs": f"No finished seed shared with {reference}",
+    }
+    lines = [
+        f"{text}: {', '.join(result.label for result in by_verdict[verdict])}."
+        for verdict, text in words.items()
+        if verdict in by_verdict
+    ]
+    few = by_verdict.get("too few seeds", [])
+    if few:
+        pairs = sorted({result.versus[metric.key].n for result in few})
+        counts = " to ".join(str(count) for count in dict.fromkeys((pairs[0], pairs[-1])))
+        who = "" if len(few) == len(others) else f" for {', '.join(r.label for r in few)}"
+        lines.append(
+            f"Too few seeds{who}: {counts}, and at least {ENOUGH_SEEDS} are needed before a "
+            "difference is called real."
+        )
+    return lines
+
+
+def _leader(metric: Metric, results: Sequence[OptimizerResult]) -> str | None:
+    """Who has the best mean; a description, not a finding."""
+    means = {r.label: r.final[metric.key].mean for r in results}
+    known = {label: mean for label, mean in means.items() if mean is not None}
+    if len(known) < 2:
+        return None
+    best = (max if metric.higher_is_better else min)(known.values())
+    leaders = [label for label, mean in known.items() if mean == best]
+    extreme = "Highest" if metric.higher_is_better else "Lowest"
+    return f"{extreme} mean {metric.title}: {', '.join(leaders)} ({metric.value(best)})."

@@ -1,0 +1,108 @@
+"""The command line; each command lives in ``lpsgd.lab.cli`` and loads torch when it runs."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+import lpsgd
+from lpsgd.lab import cli as commands
+from lpsgd.lab.errors import LabError, ToldElsewhere
+
+COMMANDS = (
+    "compare",
+    "train",
+    "status",
+    "report",
+    "reproduce",
+    "spectrum",
+    "sweep",
+    "optimizers",
+    "bench",
+    "data",
+)
+"""In the order of the help; each is the function of its name in the module of its name."""
+
+_CTRL_C = 130  # what typer returns for it
+
+
+def _make_app(arguments: Sequence[str]) -> typer.Typer:
+    """The application with the command that is called, or with the summaries of all of them.
+
+    To import them all would take longer than all else that `lpsgd --help` does.
+    """
+    app = typer.Typer(
+        name="lpsgd",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    called = next((word for word in arguments if not word.startswith("-")), None)
+    if called in COMMANDS:
+        _add(app, called)
+    else:
+        for name in COMMANDS:
+            app.command(name, help=_summary(name))(lambda: None)
+    return app
+
+
+def _add(app: typer.Typer, name: str) -> None:
+    module: Any = import_module(f"lpsgd.lab.cli.{name}")
+    if hasattr(module, "app"):  # a command with commands of its own
+        app.add_typer(module.app, name=name)
+    else:
+        app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+
+
+def _summary(name: str) -> str:
+    """The first paragraph of a command's docstring, read from its file."""
+    text = (Path(commands.__path__[0]) / f"{name}.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    (command,) = (function for function in functions if function.name == name)
+    return (ast.get_docstring(command) or "").partition("\n\n")[0]
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    """Train networks with l_p-norm steepest descent, compare optimizers, look at curvature."""
+    if version:
+        typer.echo(f"lpsgd {lpsgd.__version__}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed while running, 2 wrong input."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        result = _make_app(arguments)(arguments, standalone_mode=False)
+        if result == _CTRL_C:
+            raise typer.Abort
+    except ToldElsewhere as error:
+        return error.exit_code
+    except LabError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"lpsgd: {error}", markup=False, style="red"
+        )
+        return error.exit_code
+    except typer.Exit as request:
+        return request.exit_code
+    except typer.Abort:
+        print("lpsgd: interrupted", file=sys.stderr)
+        return 1
+    except Exception as error:  # click's own usage errors know how to show themselves
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        return int(getattr(error, "exit_code", 2))
+    return result if isinstance(result, int) else 0

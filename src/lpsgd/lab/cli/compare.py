@@ -1,0 +1,161 @@
+"""``lpsgd compare``: several optimizers, several seeds, one honest table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lpsgd.lab.cli.data import Root
+from lpsgd.lab.cli.options import (
+    AllowImport,
+    AsJson,
+    RecipeFile,
+    SaveSeconds,
+    TensorBoard,
+    Workers,
+    read_values,
+    with_executor_options,
+    with_recipe_options,
+)
+from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.store.command_line import command_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lpsgd.lab.plan import Task
+
+DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
+EXAMPLE = """
+
+**Example**: which optimizer suits a small network on real digits?
+
+    lpsgd compare --model mlp --optimizers sgd,adamw,lpsgdm:p=6 --seeds 5 --epochs 20
+
+Runs that are complete in the folder are not run again; the same command goes on after a stop.
+"""
+
+
+@with_recipe_options(without=("seed",))
+@with_executor_options
+def compare(
+    given: dict[str, Any],
+    *,
+    optimizers: Annotated[
+        str | None,
+        typer.Option(
+            help="Names with optional settings: sgd,lpsgdm:lr=1e-3,p=6. "
+            f"[default: {DEFAULT_OPTIMIZERS}]"
+        ),
+    ] = None,
+    recipes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Instead of --optimizers: recipe files, each a competitor, or a folder of them, "
+            "such as the winners of a sweep. Repeatable.",
+        ),
+    ] = None,
+    allow_import: AllowImport = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 3,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="The optimizer that others are tested against. [default: the first]"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
+    recipe: RecipeFile = None,
+    root: Root = None,
+    workers: Workers = 0,
+    save_seconds: SaveSeconds = 60.0,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
+    executor: ExecutorChoice,
+) -> int:
+    """Train with several optimizers and seeds, and test whether the differences are real."""
+    from lpsgd.lab.defaults import doubts
+    from lpsgd.lab.execution.run import carry_out
+    from lpsgd.lab.plan import plan_comparison, plan_recipes
+    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.peers.registry import split_list
+
+    names: list[str] = []
+    if recipes:
+        if optimizers is not None or recipe is not None:
+            raise UserError("--recipes says what to compare: leave --optimizers and --recipe out")
+        folder, tasks = plan_recipes(recipes, given, range(seeds), out, allow_import=allow_import)
+    else:
+        values = read_values(recipe, given)
+        for name in ("optimizer", "settings", "seed"):
+            if values.pop(name, None) is not None:
+                print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
+        names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
+        source = f"--recipe {recipe}" if recipe else "recipe"
+        folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
+        if note := doubts(task.recipe for task in tasks):
+            print(f"lpsgd: {note}", file=sys.stderr)
+    labels = list(dict.fromkeys(task.label for task in tasks))
+    if reference in names:  # spelt as in --optimizers, not as in the table
+        reference = labels[names.index(reference)]
+    reference = reference or labels[0]
+    if reference not in labels:
+        raise UserError(f"--reference {reference}: not among {', '.join(labels)}")
+    _write_plan(folder, tasks, labels, reference)
+    options = RunOptions(root, workers, save_seconds, tensorboard)
+    failures = carry_out(tasks, executor, options)
+    problems = []
+    if failures:
+        problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
+    try:
+        _report(folder, as_json=as_json)
+    except LabError as error:
+        problems.append(str(error))
+    if problems:
+        raise LabError("\n".join(problems))
+    return 0
+
+
+compare.__doc__ = (compare.__doc__ or "") + EXAMPLE
+
+
+def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], reference: str) -> None:
+    from lpsgd.lab.store.files import write_json
+    from lpsgd.lab.store.run_folder import writing
+
+    recipe = tasks[0].recipe
+    plan = {
+        "version": 1,
+        "reference": reference,
+        "optimizers": labels,
+        "seeds": sorted({task.recipe.seed for task in tasks}),
+        "epochs": recipe.epochs,
+        "dataset": recipe.dataset,
+        "model": recipe.model,
+        "command": command_line(),
+    }
+    with writing(folder):
+        write_json(folder / "comparison.json", plan)
+
+
+def _report(folder: Path, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from lpsgd.lab.analysis.comparison import analyse, load_comparison
+    from lpsgd.lab.report import render_table, write_page
+    from lpsgd.lab.store.run_folder import writing
+
+    analysis = analyse(load_comparison(folder))
+    page = folder / "report.html"
+    # the numbers first: a disk without room for the page must not cost them
+    if as_json:
+        print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
+    else:
+        render_table(analysis, Console())
+    with writing(folder):
+        write_page(analysis, page)
+    if not as_json:
+        print(f"\nThe page with curves and settings: {page}")

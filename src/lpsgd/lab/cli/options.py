@@ -1,0 +1,187 @@
+"""Command-line options made from the recipe's fields, so that each is described in one place."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.recipe import Recipe, read_recipe_file
+from lpsgd.peers.registry import parse_value
+
+# What both `train` and `compare` take beside the recipe.
+RecipeFile = Annotated[
+    Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
+]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
+SaveSeconds = Annotated[
+    float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")]
+AllowImport = Annotated[
+    bool, typer.Option("--allow-import", help="Let files name import paths, which run code.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+# These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-3,p=6
+_NOT_OPTIONS = ("optimizer", "settings")
+
+
+def with_recipe_options(
+    *, without: tuple[str, ...] = (), defaults: dict[str, str] | None = None
+) -> Callable[[Any], Any]:
+    """Give a command an option for every field of `Recipe`.
+
+    The command's first parameter then receives the values that were given, as a dict. An option
+    that was not given is absent, so that a recipe file can decide it. ``defaults`` says in words
+    what the command takes instead of the recipe's own default.
+    """
+    fields = {
+        name: info
+        for name, info in Recipe.model_fields.items()
+        if name not in (*_NOT_OPTIONS, *without)
+    }
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(command, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+
+        def wrapper(**arguments: Any) -> Any:
+            if (here := str(Path.cwd())) not in sys.path:
+                sys.path.append(here)  # the user's own modules can be named as import paths
+            given = {name: arguments.pop(name) for name in fields}
+            values = {name: value for name, value in given.items() if value is not None}
+            if "data" in values:
+                values["data"] = _read_pairs(values["data"])
+            return command(values, **arguments)
+
+        extra = [
+            _parameter(name, info, (defaults or {}).get(name)) for name, info in fields.items()
+        ]
+        return _with_parameters(wrapper, command, [*own, *extra])
+
+    return decorate
+
+
+def _executor_option(
+    name: str, kind: Any, help_: str, *, default: Any = None, **limits: Any
+) -> inspect.Parameter:
+    flag = "--" + name.replace("_", "-")
+    option = typer.Option(
+        default,
+        flag,
+        help=help_,
+        rich_help_panel="Where the runs go on (changes no result)",
+        **limits,
+    )
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+
+
+_EXECUTOR_OPTIONS = (
+    _executor_option(
+        "executor", str, "local: processes of this machine. ray: a Ray cluster.", default="local"
+    ),
+    _executor_option("jobs", int | None, "local: runs at once. [default: cores / threads]", min=1),
+    _executor_option(
+        "address",
+        str | None,
+        "ray: address of the cluster, or auto for the one that this machine belongs to. "
+        "[default: start Ray on this machine]",
+    ),
+    _executor_option(
+        "cpus_per_run", float | None, "ray: cores of a run. [default: threads + workers]", min=0
+    ),
+    _executor_option(
+        "gpus_per_run",
+        float | None,
+        "ray: GPUs of a run; 0.5 lets two share one. [default: 1 if the cluster has any]",
+        min=0,
+    ),
+)
+
+
+def with_executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say where its runs go on.
+
+    The command's keyword-only parameter ``executor`` then receives them as an `ExecutorChoice`.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "executor"]
+
+    def wrapper(*positional: Any, **arguments: Any) -> Any:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "LOCAL_RANK" in os.environ:
+            raise UserError(
+                "torchrun starts the processes of one run: use it with lpsgd train. "
+                f"lpsgd {command.__name__} carries out many runs itself; see --jobs and --executor"
+            )
+        given = {option.name: arguments.pop(option.name) for option in _EXECUTOR_OPTIONS}
+        choice = ExecutorChoice(given.pop("executor"), **given)
+        return command(*positional, executor=choice, **arguments)
+
+    return _with_parameters(wrapper, command, [*own, *_EXECUTOR_OPTIONS])
+
+
+def _with_parameters(
+    wrapper: Callable[..., Any], command: Callable[..., Any], parameters: list[inspect.Parameter]
+) -> Callable[..., Any]:
+    """Make ``wrapper`` look like ``command`` with other parameters, for typer."""
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    wrapper.__doc__ = command.__doc__
+    wrapper.__name__ = command.__name__
+    return wrapper
+
+
+def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe's values: those of the file, overridden by those of the command line."""
+    return {**(read_recipe_file(recipe_file) if recipe_file else {}), **given}
+
+
+def _parameter(name: str, info: FieldInfo, default: str | None) -> inspect.Parameter:
+    flag = "--" + name.replace("_", "-")
+    kind = _kind(info.annotation)
+    flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+    text = info.description or ""
+    if name == "data":
+        kind, flags = list[str], ["--data"]
+        text = "Option of the data set as key=value; may be repeated."
+    elif default is not None or info.default is not None:
+        own = str(info.default).lower() if kind is bool else info.default
+        text += f" [default: {default or own}]"
+    is_choice = get_origin(info.annotation) is Literal
+    option = typer.Option(
+        None,
+        *flags,
+        help=text,
+        metavar="|".join(get_args(info.annotation)) if is_choice else None,
+        show_default=False,
+        rich_help_panel="The recipe",
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None
+    )
+
+
+def _kind(annotation: Any) -> Any:
+    if get_origin(annotation) is Literal:
+        return str  # the recipe checks the value
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return kinds[0] if kinds else annotation
+
+
+def _read_pairs(texts: list[str]) -> dict[str, Any]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(f"--data {text}: write key=value")
+        pairs[key] = parse_value(value)
+    return pairs

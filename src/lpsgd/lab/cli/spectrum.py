@@ -1,0 +1,149 @@
+"""``lpsgd spectrum``: the Hessian's spectrum of a run, as figures and numbers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lpsgd.lab.cli.data import Root
+from lpsgd.lab.cli.options import AsJson
+from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
+
+# Of each record, beside its epoch.
+_NEEDED = (
+    *("kind", "batchnorm", "samples", "parameters", "epsilon", "nodes", "weights", "residuals"),
+    *("statistics", "gradient_density", "layers", "seconds"),
+)
+
+
+class Checkpoints(StrEnum):
+    """Which checkpoints to measure."""
+
+    last = "last"
+    all = "all"
+    none = "none"
+
+
+def spectrum(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT",
+            help="A run's folder, or one of the files in its checkpoints folder.",
+            show_default=False,
+        ),
+    ],
+    layerwise: Annotated[
+        bool, typer.Option("--layerwise", help="Measure each layer's block too.")
+    ] = False,
+    checkpoints: Annotated[
+        Checkpoints | None,
+        typer.Option(
+            help="Which checkpoints to measure; none draws what training has recorded, which is "
+            "also what happens by default where there is such a record and no --curvature.",
+            show_default=False,
+        ),
+    ] = None,
+    curvature: Annotated[
+        str, typer.Option(metavar="probes=2,...", help=f"How to measure: {OPTIONS_HELP}")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; RUN/spectrum if not given.")
+    ] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw and tabulate the spectrum of a run's Hessian.
+
+    Writes the density on a log axis with its outliers, the evolution over epochs (eigenvalue
+    across, epoch up) and, with `--layerwise`, the layers one above the other, each as SVG and PNG;
+    the numbers as CSV and JSON. A run trained with `--curvature` is drawn from its record.
+
+    Example: `lpsgd spectrum runs/digits-mlp-lpsgdm-1a2b3c4d --layerwise`
+    """
+    from dataclasses import replace
+
+    from lpsgd.curvature.records import FILE_NAME
+    from lpsgd.lab.errors import UserError
+    from lpsgd.lab.spectra.measure import measure_checkpoints, run_of
+
+    options = parse_options(curvature)
+    if layerwise:
+        options = replace(options, layers=True)
+    folder = run_of(source)
+    out = out or folder / "spectrum"
+    recorded = folder / FILE_NAME
+    records = _read(recorded) if recorded.is_file() else {}
+    enough = bool(records) and (not layerwise or any(r["layers"] for r in records.values()))
+    if checkpoints is None:
+        wanted = enough and source == folder and not curvature
+        checkpoints = Checkpoints.none if wanted else Checkpoints.last
+    if checkpoints is not Checkpoints.none:
+        path = out / FILE_NAME
+        path.unlink(missing_ok=True)
+        measure_checkpoints(
+            source,
+            path,
+            options,
+            every_checkpoint=checkpoints is Checkpoints.all,
+            root=root,
+        )
+        measured = _read(path)
+        # spectra in the other mode of batch norm are of another matrix
+        alike = {e: r for e, r in records.items() if r["batchnorm"] == options.batchnorm}
+        records, last = alike | measured, max(measured)
+    elif not records:
+        raise UserError(f"--checkpoints none: {folder} has no {FILE_NAME} to draw")
+    elif layerwise and not enough:
+        raise UserError(f"--checkpoints none: {recorded} has no layers to draw with --layerwise")
+    else:
+        last = max(records)
+    _write([records[epoch] for epoch in sorted(records)], records[last], out, as_json)
+
+
+def _read(path: Path) -> dict[float, dict[str, Any]]:
+    """The records by epoch, with all that figures and tables need."""
+    from lpsgd.curvature.records import read_records
+    from lpsgd.lab.errors import UserError
+
+    try:
+        records = {record["epoch"]: record for record in read_records(path)}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {str(path)!r}: {error}") from None
+    for epoch, record in records.items():
+        if missing := [name for name in _NEEDED if name not in record]:
+            raise UserError(f"{path} is damaged: epoch {epoch} has no {', '.join(missing)}")
+    return records
+
+
+def _write(
+    records: list[dict[str, Any]], subject: dict[str, Any], out: Path, as_json: bool
+) -> None:
+    """Write the tables of all records, and the figures, of ``subject`` where only one is drawn."""
+    import json
+
+    from lpsgd.lab.spectra import figures
+    from lpsgd.lab.spectra.measure import summary
+    from lpsgd.lab.spectra.tables import statistics_rows, write_tables
+    from lpsgd.lab.store.run_folder import writing
+
+    drawn = {"density": figures.density_figure(subject)}
+    if len(records) > 1:
+        drawn["evolution"] = figures.evolution_figure(records)
+    with_layers = [record for record in [*records, subject] if record["layers"]]
+    if with_layers:
+        drawn["layers"] = figures.layers_figure(with_layers[-1])
+    with writing(out):
+        files = write_tables(records, out)
+        for name, figure in drawn.items():
+            files += figures.save_figure(figure, out / name)
+    if as_json:
+        rows = list(statistics_rows(records))
+        print(json.dumps({"rows": rows, "files": [str(path) for path in files]}, indent=2))
+        return
+    for record in records:
+        print(summary(record))
+    print("written: " + ", ".join(str(path) for path in files))

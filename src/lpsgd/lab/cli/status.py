@@ -1,0 +1,94 @@
+"""``lpsgd status``: where the runs of a folder are, from any shell that sees it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lpsgd.lab.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lpsgd.lab.store.status import Status
+
+_WATCH_SECONDS = 2.0
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="Of a run, comparison, sweep or reproduction.")],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again until nothing is running.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which runs are queued, running, done or failed, and the time left.
+
+    Only files are read, so it works from another shell, and from another machine that shares the
+    folder. Looking disturbs nothing.
+
+    **Example**: look at a long reproduction
+
+        lpsgd status reproduction/cpu
+    """
+    from rich.console import Console
+
+    from lpsgd.lab.execution.progress import to_json
+    from lpsgd.lab.store.status import read_status
+
+    if as_json:
+        found = read_status(folder)
+        shown = {"folder": str(folder), "commands": found.commands, **to_json(found.runs)}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    console = Console(highlight=False)
+    found = _watch(folder, console) if watch else read_status(folder)
+    _show(found, console)
+
+
+def _watch(folder: Path, console: Console) -> Status:
+    """Look until nothing is running: a live table on a terminal, lines elsewhere."""
+    from rich.live import Live
+
+    from lpsgd.lab.execution.progress import summary, table
+    from lpsgd.lab.store.status import read_status
+
+    def running(found: Status) -> bool:
+        return any(run.state == "running" for run in found.runs)
+
+    found, told = read_status(folder), ""
+    try:
+        if not console.is_terminal:
+            while running(found):
+                counts = summary(found.runs).partition(";")[0]
+                if counts != told:
+                    print(summary(found.runs), file=sys.stderr, flush=True)
+                told = counts
+                time.sleep(_WATCH_SECONDS)
+                found = read_status(folder)
+            return found
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while running(found):
+                live.update(table(found.runs, rows=console.height - 4), refresh=True)
+                time.sleep(_WATCH_SECONDS)
+                found = read_status(folder)
+    except KeyboardInterrupt:
+        pass  # looking is over; the runs go on
+    return found
+
+
+def _show(found: Status, console: Console) -> None:
+    from lpsgd.lab.execution.progress import table
+
+    rows = console.height - 4 if console.is_terminal else None
+    console.print(table(found.runs, rows=rows))
+    states = {run.state for run in found.runs}
+    if "running" not in states and states & {"queued", "interrupted", "failed"}:
+        console.print("\nNothing is running there now. To go on:", markup=False)
+        for command in found.commands or ["the command that began it"]:
+            console.print(f"  {command}", markup=False, soft_wrap=True)

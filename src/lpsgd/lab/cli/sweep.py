@@ -1,0 +1,226 @@
+"""``lpsgd sweep``: search every optimizer's settings with equal budgets, on validation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lpsgd.lab.cli.data import Root
+from lpsgd.lab.cli.options import (
+    AllowImport,
+    AsJson,
+    RecipeFile,
+    SaveSeconds,
+    Workers,
+    read_values,
+    with_executor_options,
+    with_recipe_options,
+)
+from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.store.command_line import command_line
+
+if TYPE_CHECKING:
+    from lpsgd.lab.recipe import Recipe
+    from lpsgd.lab.search.outcome import Outcome
+    from lpsgd.lab.search.run import Sweep
+
+EXAMPLE = """
+
+**Example**: twelve trials of each of the paper's optimizers, then a fair comparison of the winners
+
+    lpsgd sweep --space paper --trials 12 --model mlp --epochs 10 --out runs/search
+    lpsgd compare --recipes runs/search/winners --seeds 5
+
+The same command goes on after a stop. Processes that are given one `--storage` share the trials.
+"""
+
+
+@with_recipe_options(without=("seed",), defaults={"val_size": "a fifth of it"})
+@with_executor_options
+def sweep(
+    given: dict[str, Any],
+    *,
+    space: Annotated[
+        str, typer.Option(help="What to search: a TOML file, or `paper` for the paper's grids.")
+    ],
+    optimizers: Annotated[
+        str | None, typer.Option(help="Only these tables of the space: sgd,lpsgdm.")
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="grid, tpe or random.")] = "grid",
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of each optimizer. [default: the size of the smallest grid; 20 without]"
+        ),
+    ] = None,
+    pruner: Annotated[
+        str, typer.Option(help="Stop poor trials early: none, median or halving.")
+    ] = "none",
+    metric: Annotated[
+        str, typer.Option(help="Validation score to choose by: top1 (accuracy) or nll.")
+    ] = "top1",
+    round_size: Annotated[
+        int,
+        typer.Option(min=1, help="Trials that sampler and pruner hear of together; not --jobs."),
+    ] = 4,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the search.")] = 0,
+    train_seed: Annotated[
+        int,
+        typer.Option(min=0, help="Of every trial's weights, batches and validation split."),
+    ] = 1000,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Runs of each trial, from --train-seed on; their mean counts."),
+    ] = 1,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LPSGD_STORAGE",
+            show_default=False,
+            help="To share the trials: sqlite:///FILE among processes of one machine, "
+            "postgresql://USER@HOST/DATABASE among many. [default: a file in the folder, not "
+            "shared]",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder.")] = None,
+    recipe: RecipeFile = None,
+    allow_import: AllowImport = False,
+    root: Root = None,
+    workers: Workers = 0,
+    save_seconds: SaveSeconds = 60.0,
+    as_json: AsJson = False,
+    executor: ExecutorChoice,
+) -> int:
+    """Search the settings of several optimizers, with as many trials for each.
+
+    Trials are scored on a part of the training set that is held out (`--val-size`, a fifth by
+    default); the test set is not looked at.
+    """
+    from lpsgd.lab.search.proposals import METRICS, PRUNERS, SAMPLERS, Search, count_trials
+    from lpsgd.lab.search.run import Sweep
+    from lpsgd.lab.search.space import read_space
+
+    _check("--sampler", sampler, SAMPLERS)
+    _check("--pruner", pruner, PRUNERS)
+    _check("--metric", metric, METRICS)
+    labels = [part.strip() for part in optimizers.split(",")] if optimizers else None
+    competitors = read_space(space, only=labels, allow_import=allow_import)
+    count = count_trials(competitors, sampler, trials)
+    values = _recipe_values(recipe, given, train_seed, root)
+    epochs = Sweep(values, competitors, None).recipe_of_all().epochs  # type: ignore[arg-type]
+    how = Search(sampler, pruner, metric, count, round_size, seed, epochs, seeds)
+    return _carry_out(
+        Sweep(values, competitors, how, out),
+        storage,
+        executor,
+        root,
+        workers,
+        save_seconds,
+        as_json,
+    )
+
+
+sweep.__doc__ = (sweep.__doc__ or "") + EXAMPLE
+
+
+def _check(option: str, value: str, allowed: Any) -> None:
+    from lpsgd.lab.suggest import unknown
+
+    if value not in allowed:
+        raise unknown(option, value, allowed)
+
+
+def _recipe_values(
+    recipe: Path | None, given: dict[str, Any], train_seed: int, root: Path | None
+) -> dict[str, Any]:
+    """The recipe that all trials share, with a validation split."""
+    from lpsgd.lab.plan import resolve
+
+    values = read_values(recipe, given)
+    for name in ("optimizer", "settings"):
+        values.pop(name, None)  # these are what is searched
+    values["seed"] = train_seed
+    shared = resolve(values)
+    if values.get("val_size") == 0:
+        raise UserError("--val-size 0: trials are chosen on the validation split; give it images")
+    values["val_size"] = _rehearse(shared, root)
+    return values
+
+
+def _rehearse(recipe: Recipe, root: Path | None) -> int:
+    """Load data and make the model once, so that a mistake is told before anything is written.
+
+    Returns the size of the validation split: as given, or a fifth of the training set (of the
+    images that `train_size` asks for, else of all).
+    """
+    from lpsgd.lab import models
+    from lpsgd.lab.training.loop import RunOptions, load_data
+    from lpsgd.lab.training.trainer import choose_device
+
+    val_size = recipe.val_size
+    if not val_size and recipe.train_size is not None:
+        val_size = max(1, recipe.train_size // 5)
+    checked = recipe.with_changes(val_size=val_size)
+    data = load_data(checked, RunOptions(root), choose_device("cpu"))
+    shape, classes = data.input_shape, data.classes
+    models.create(recipe.model, input_shape=shape, classes=classes, width=recipe.width)
+    return val_size or max(1, data.train.size // 5)
+
+
+def _carry_out(
+    plan: Sweep,
+    storage: str | None,
+    executor: ExecutorChoice,
+    root: Path | None,
+    workers: int,
+    save_seconds: float,
+    as_json: bool,
+) -> int:
+    from lpsgd.lab.search.outcome import conclude
+    from lpsgd.lab.search.report import write_report
+    from lpsgd.lab.search.run import carry_through
+    from lpsgd.lab.search.storage import StorageUrl
+    from lpsgd.lab.search.winners import write_winners
+    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.training.loop import RunOptions
+
+    folder, command = plan.folder, command_line()
+    url = StorageUrl(storage) if storage else StorageUrl.of_file(folder / "trials.db")
+    options = RunOptions(root, workers, save_seconds)
+    outcome = conclude(plan, carry_through(plan, url, executor, options, command=command))
+    with writing(folder):
+        write_winners(outcome, command)
+        page = write_report(outcome, command)
+    if as_json:
+        print(json.dumps(outcome.to_json(), indent=2))
+    else:
+        _show(outcome, page)
+    if outcome.without_winner:
+        names = ", ".join(outcome.without_winner)
+        raise LabError(
+            f"no winner for {names}: every trial diverged or was pruned; search lower learning "
+            f"rates. What was tried is in {page}"
+        )
+    return 0
+
+
+def _show(outcome: Outcome, page: Path) -> None:
+    from rich.console import Console
+
+    from lpsgd.lab.search.table import render_table
+
+    render_table(outcome, Console(highlight=False))
+    print(f"\nThe page with the figures: {page}")
+    if outcome.winners:
+        print(f"Compare the winners on the test set, with fresh seeds:\n  {_next(outcome)}")
+
+
+def _next(outcome: Outcome) -> str:
+    import shlex
+
+    winners = str(outcome.sweep.folder / "winners")
+    return shlex.join(["lpsgd", "compare", "--recipes", winners, "--seeds", "5"])

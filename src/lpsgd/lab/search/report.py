@@ -1,0 +1,134 @@
+"""A sweep as a folder of figures and numbers and as one page that needs no other file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from lpsgd.lab.formatting import plain
+from lpsgd.lab.report.document import Attachment, Document, Table, text, write
+from lpsgd.lab.report.gather import gather
+from lpsgd.lab.search.figures import all_figures, searched_names
+from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
+from lpsgd.lab.store.files import write_json
+
+_NAME = "report"
+_PRUNERS = {
+    "none": "no trial was stopped early",
+    "median": "stopped early if below the median of earlier trials",
+    "halving": "stopped early unless among the best third at a rung",
+}
+_SAMPLERS = {
+    "grid": "a random subset of the grid, without repetition",
+    "tpe": "the tree-structured Parzen estimator",
+    "random": "drawn at random",
+}
+
+
+def write_report(outcome: Outcome, command: str) -> Path:
+    """Write ``outcome.json``, ``report/`` and ``index.html``; return the page."""
+    folder = outcome.sweep.folder
+    document = make_document(outcome, command)
+    write_json(folder / "outcome.json", outcome.to_json())
+    write(document, folder / _NAME)
+    recipe = outcome.sweep.recipe_of_all()
+    subtitle = f"{recipe.dataset}, {recipe.model}, {recipe.epochs} epochs; chosen on validation"
+    title = "Search of the optimizers' settings"
+    return gather([document], folder, title=title, subtitle=subtitle)
+
+
+def make_document(outcome: Outcome, command: str) -> Document:
+    """What was searched, what was found, and the figures."""
+    document = Document(_NAME, "Winners and sensitivity")
+    document.add(text(*_facts(outcome, command)), _winners(outcome))
+    document.add(*(text(no_winner_text(outcome, label)) for label in outcome.without_winner))
+    warnings = [edge_text(winner) for winner in outcome.winners if winner.edge]
+    if warnings:
+        document.add(text(*warnings, "A wider range may hold something better."))
+    document.add(*all_figures(outcome), _trials(outcome))
+    document.add(
+        *(Attachment(f"../winners/{w.label}.toml", f"Recipe of {w.label}") for w in outcome.winners)
+    )
+    return document
+
+
+def _facts(outcome: Outcome, command: str) -> list[str]:
+    how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
+    score = "accuracy" if how.metric == "top1" else "NLL"
+    runs = "one run" if how.seeds == 1 else f"{how.seeds} runs"
+    return [
+        f"**{how.trials} trials for each optimizer**: {_SAMPLERS[how.sampler]}; "
+        f"{_PRUNERS[how.pruner]}; search seed {how.seed}, {runs} a trial.",
+        f"Chosen by the **validation {score}** after {how.epochs} epochs, on {recipe.val_size} "
+        f"examples held out of the training set. The test set was not looked at.",
+        f"Good region: the learning rates around the best that lose at most {GOOD:g} point of "
+        "validation accuracy, in decades, interpolated in the logarithm of the rate."
+        f"{pruned_text(outcome)}",
+        f"Command: `{command}`",
+    ]
+
+
+def no_winner_text(outcome: Outcome, label: str) -> str:
+    """Why nothing was chosen for a competitor."""
+    trials = outcome.of(label)
+    counts = Counter(trial.state for trial in trials)
+    return (
+        f"{label}: no winner, because none of its {len(trials)} trials was trained to the end "
+        f"without diverging ({counts['diverged']} diverged, {counts['pruned']} pruned)."
+    )
+
+
+def edge_text(winner: Winner) -> str:
+    """A warning that the best may lie outside what was allowed."""
+    return (
+        f"{winner.label}: the best learning rate ({plain(winner.trial.settings['lr'])}) is the "
+        f"{winner.edge} allowed."
+    )
+
+
+def settings_text(winner: Winner) -> str:
+    """The chosen settings, with as many digits as matter; the recipe has them all."""
+    short = {
+        name: f"{value:.4g}" if isinstance(value, float) else plain(value)
+        for name, value in winner.trial.settings.items()
+    }
+    return ", ".join(f"{name}={value}" for name, value in short.items())
+
+
+def _winners(outcome: Outcome) -> Table:
+    columns = ("optimizer", "validation accuracy [%]", "validation NLL", "chosen", "trials")
+    more = ("pruned", "diverged", "epochs trained", "good region [decades]")
+    rows = [
+        (
+            w.label,
+            round(w.trial.top1, 3),
+            w.trial.nll,
+            settings_text(w),
+            w.trials,
+            w.pruned,
+            w.diverged,
+            w.epochs,
+            None if w.region is None else w.region.shown,
+        )
+        for w in outcome.winners
+    ]
+    return Table("winners", "The best trial of each optimizer", (*columns, *more), rows)
+
+
+def _trials(outcome: Outcome) -> Table:
+    names = searched_names(outcome.sweep.competitors)
+    columns = ("label", "trial", "state", "epochs", "val_top1", "val_nll", *names, "folder")
+    rows = [
+        (
+            t.label,
+            t.number,
+            t.state,
+            t.epochs,
+            t.top1,
+            t.nll,
+            *(None if name not in t.settings else plain(t.settings[name]) for name in names),
+            t.folder,
+        )
+        for t in outcome.trials
+    ]
+    return Table("trials", "all trials", columns, rows, shown=False)

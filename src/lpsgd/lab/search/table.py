@@ -1,0 +1,50 @@
+"""The outcome of a sweep on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from lpsgd.lab.formatting import MISSING, fixed
+from lpsgd.lab.search.outcome import GOOD, Outcome, pruned_text
+from lpsgd.lab.search.report import edge_text, no_winner_text, settings_text
+
+
+def render_table(outcome: Outcome, console: Console) -> None:
+    """Print the winners, and what to be careful about."""
+    how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("optimizer", no_wrap=True)
+    table.add_column("val. accuracy", justify="right")
+    table.add_column("val. NLL", justify="right")
+    table.add_column("trials", justify="right")
+    table.add_column("pruned", justify="right")
+    table.add_column("diverged", justify="right")
+    table.add_column("good lr", justify="right")
+    for winner in outcome.winners:
+        table.add_row(
+            winner.label,
+            f"{fixed(winner.trial.top1, 2)} %",
+            fixed(winner.trial.nll, 4),
+            str(winner.trials),
+            str(winner.pruned),
+            str(winner.diverged),
+            MISSING if winner.region is None else f"{winner.region.shown} decades",
+        )
+    console.print(table)
+    console.print()
+    for winner in outcome.winners:
+        console.print(f"{winner.label}: {settings_text(winner)}", markup=False)
+    console.print(
+        f"\nChosen by validation {'accuracy' if how.metric == 'top1' else 'NLL'} on "
+        f"{recipe.val_size} examples held out of the training set; the test set was not looked at. "
+        f"Good lr: width of the region that loses at most {GOOD:g} point."
+        f"{pruned_text(outcome)}",
+        style="dim",
+        markup=False,
+    )
+    for label in outcome.without_winner:
+        console.print(no_winner_text(outcome, label), style="red", markup=False)
+    for winner in outcome.winners:
+        if winner.edge:
+            console.print(f"{edge_text(winner)} Widen the range.", style="yellow", markup=False)

@@ -1,0 +1,1 @@
+"""One run: a network, its optimizer and its epochs."""
