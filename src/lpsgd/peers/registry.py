@@ -305,7 +305,7 @@ def _class_factory(module: str, attribute: str) -> Factory:
 
 
 def _decoupled_sgd(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-    from lpsgd.peers.decoupled import SGDW
+    from lpsgd.peers.sgdw import SGDW
 
     values = dict(settings)
     return SGDW(model.parameters(), decoupled_decay=values.pop("weight_decay"), **values)
