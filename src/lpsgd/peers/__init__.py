@@ -15,17 +15,17 @@ from lpsgd._lazy import lazily
 if TYPE_CHECKING:
     from lpsgd.peers.gsgd import GSGD as GSGD
     from lpsgd.peers.lion import Lion as Lion
-    from lpsgd.peers.lion import LionK as LionK
+    from lpsgd.peers.lionk import LionK as LionK
     from lpsgd.peers.powersgdm import PowerSGDM as PowerSGDM
     from lpsgd.peers.signsgd import SignSGD as SignSGD
-    from lpsgd.peers.signsgd import Signum as Signum
+    from lpsgd.peers.signum import Signum as Signum
     from lpsgd.peers.stacey import Stacey as Stacey
 
 _HOMES = {
     "SignSGD": "signsgd",
-    "Signum": "signsgd",
+    "Signum": "signum",
     "Lion": "lion",
-    "LionK": "lion",
+    "LionK": "lionk",
     "GSGD": "gsgd",
     "Stacey": "stacey",
     "PowerSGDM": "powersgdm",
