@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_ALL := $(VENV)/.ready-all
+# a worker for each core; neighbouring tests stay together, so that they share their fixtures
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-integrations docs dist lint format clean
@@ -30,15 +32,15 @@ demo: $(READY)   ## compare four optimizers on real digits: a table and a page (
 	@$(BIN)/lpsgd compare --optimizers sgd,adamw,lion,lpsgdm --seeds 3 --epochs 15 --out runs/demo
 
 test: $(READY)   ## run the tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
-test-all: $(READY_ALL)  ## run the tests, the slow ones too, and ask for 95 % coverage of the library
-	$(BIN)/python -m pytest --ignore=tests/lab --cov=lpsgd --cov-report=
+test-all: $(READY_ALL)  ## run the tests, the slow ones too, and ask for coverage: 95 % of the library, 90 % of the laboratory
+	$(PYTEST) --cov=lpsgd --cov-report=
 	$(BIN)/coverage report --omit='*/lab/*,*/__main__.py' --fail-under=95
-	$(BIN)/python -m pytest tests/lab
+	$(BIN)/coverage report --include='*/lab/*' --fail-under=90
 
 test-integrations: $(READY_ALL)  ## run the tests with JAX, transformers, accelerate and Lightning
-	$(BIN)/python -m pytest tests/integrations
+	$(PYTEST) tests/integrations
 
 docs: $(READY_ALL)  ## build the site in site/
 	$(BIN)/mkdocs build --strict

@@ -1,11 +1,24 @@
-"""Shared by all tests: one thread, because small tensors gain nothing from more, and no drift."""
+"""Shared by all tests: one thread, no drift, and nothing left behind."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+# Several workers share the cores, and small tensors gain nothing from more threads. Before torch
+# is imported, and for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
+
+ROOT = Path(__file__).parents[1]
+CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".coverage")
+OWNER = "PYTEST_OWNER"  # in the environment of every process that these tests start
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +29,40 @@ def _deterministic() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     assert torch.get_default_dtype() == torch.float32, "a test left another default dtype behind"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """Fail at the end of a worker's tests if one of them left a process or a file."""
+    os.environ[OWNER] = str(os.getpid())
+    before = _new_files()
+    yield
+    assert not (files := _new_files() - before), f"tests left these in the checkout: {files}"
+    deadline = time.monotonic() + 10  # what was told to end may still be ending
+    while (left := _descendants()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, f"tests left processes behind: {left}"
+
+
+def _new_files() -> set[str]:
+    """What git does not track in the checkout, but for caches."""
+    command = ["git", "status", "--porcelain", "--ignored", "--untracked-files=all"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    entries = (line[3:] for line in shown.splitlines() if line.startswith(("??", "!!")))
+    return {entry for entry in entries if not any(cache in entry for cache in CACHES)}
+
+
+def _descendants() -> dict[str, str]:
+    """The processes that tests of this worker started, each with the test that was running."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+            command = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        # Python's own helper of multiprocessing lives as long as the process that it helps
+        if f"{OWNER}={os.getpid()}" in environment and "resource_tracker" not in command:
+            test = [entry for entry in environment if entry.startswith("PYTEST_CURRENT_TEST=")]
+            found[f"{process.name}: {command.strip()}"] = "".join(test)
+    return found
