@@ -29,14 +29,14 @@ def by_hand(t: int) -> float:
 
 
 def follow(
-    cls: type[LPSGD], compiled: bool, p: Any, lr: Any, **options: Any
+    cls: type[LPSGD], backend: str | None, p: Any, lr: Any, **options: Any
 ) -> tuple[list[torch.Tensor], list[int], LPSGD]:
     """A run in which lr changes each step, and p by its schedule or by hand, and ends at 2."""
     params, grads = start(shapes=SHAPES), gradients(50, shapes=SHAPES)
     optimizer = cls(
         params, lr=lr, p=by_hand(0) if p == "by hand" else p, weight_decay=0.1, **options
     )
-    step = torch.compile(optimizer.step) if compiled else optimizer.step
+    step = torch.compile(optimizer.step, backend=backend) if backend else optimizer.step
     graphs = []
     for t, row in enumerate(grads):
         if p == "by hand":
@@ -46,6 +46,9 @@ def follow(
     return params, graphs, optimizer
 
 
+# Both compile anew in the same cases; inductor also generates code, which takes a compiler of C++
+# ten seconds for each.
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("cls", "p", "tensor_lr", "options"),
     [
@@ -61,13 +64,13 @@ def follow(
     ],
 )
 def test_compiled_equals_eager_and_never_again(
-    cls: type[LPSGD], p: Any, tensor_lr: bool, options: dict[str, Any]
+    cls: type[LPSGD], p: Any, tensor_lr: bool, options: dict[str, Any], backend: str
 ) -> None:
     def lr() -> Any:
         return torch.tensor(0.05, dtype=torch.float64) if tensor_lr else 0.05
 
-    eager, _, plain = follow(cls, False, p, lr(), **options)
-    compiled, graphs, optimizer = follow(cls, True, p, lr(), **options)
+    eager, _, plain = follow(cls, None, p, lr(), **options)
+    compiled, graphs, optimizer = follow(cls, backend, p, lr(), **options)
     assert largest_error(compiled, eager) < 1e-12
     assert graphs[0] >= 1, "nothing was compiled"
     assert graphs[2] == graphs[-1], f"compiled again after warm-up: {graphs}"

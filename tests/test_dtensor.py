@@ -100,7 +100,7 @@ def trajectories() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def processes(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return in_processes(request.param, trajectories)
 

@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from lpsgd.curvature import read_records
-from tests.curvature.distributed_worker import results
-from tests.curvature.nets import PROBLEMS
+from lpsgd.curvature import (
+    CurvatureMonitor,
+    hessian_operator,
+    read_records,
+    spectral_density,
+    top_eigenvalues,
+)
+from tests.curvature.nets import CE, PROBLEMS
+from tests.processes import in_processes
+
+
+def results(name: str, share, distributed: bool, folder: Path) -> dict:
+    problem = PROBLEMS[name]()
+    model = DistributedDataParallel(problem.model) if distributed else problem.model
+    operator = hessian_operator(
+        model, CE, share(problem.batches), batchnorm=problem.batchnorm, distributed=distributed
+    )
+    vector = torch.linspace(-1, 1, operator.shape[0], dtype=torch.float64)
+    monitor = CurvatureMonitor(
+        model,
+        CE,
+        share(problem.batches),
+        folder / name,
+        batchnorm=problem.batchnorm,
+        lanczos=6,
+        samples=None,
+        distributed=distributed,
+        stream=None,
+    )
+    return {
+        "samples": operator.samples,
+        "product": (operator @ vector).tolist(),
+        "gradient": operator.gradient().tolist(),
+        "values": top_eigenvalues(operator, 3, tol=1e-12).values.tolist(),
+        "nodes": [nodes.tolist() for nodes in spectral_density(operator, 2, 6).nodes],
+        "monitor": monitor(0)["nodes"],
+    }
+
+
+def measure_shares(folder: Path) -> dict:
+    """What a process finds with its share: 7 or 5 samples, so that a wrong weighting shows."""
+    rank = dist.get_rank()
+    return {
+        name: results(name, lambda batches: batches[rank::2], True, folder) for name in PROBLEMS
+    }
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
-    root = Path(__file__).parents[2]
-    worker = Path(__file__).with_name("distributed_worker.py")
-    paths = os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    run = subprocess.run(
-        [*command, str(worker), str(folder)], env=environment, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    return folder, in_processes(2, measure_shares, folder)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
