@@ -25,9 +25,10 @@ from lpsgd.curvature.layerwise import (
     layer_operators,
     overall_gradient_density,
 )
-from lpsgd.curvature.operator import HessianOperator, Kind, hessian_operator
+from lpsgd.curvature.operator import HessianOperator, hessian_operator
 from lpsgd.curvature.progress import progress
 from lpsgd.curvature.records import FILE_NAME, append_record
+from lpsgd.curvature.risk import Kind
 from lpsgd.curvature.spectrum import spectral_density
 from lpsgd.curvature.state import BatchNormMode
 from lpsgd.curvature.statistics import statistics
