@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -60,16 +61,17 @@ def test_the_citation_names_this_version() -> None:
     assert f"\nversion: {lpsgd.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_the_quickstart_runs() -> None:
-    code = (
-        "import runpy, sys; sys.path.insert(0, 'examples'); import quickstart; "
-        "quickstart.EPOCHS, quickstart.SEEDS = 1, (0, 1); quickstart.main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+def test_the_quickstart_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    quickstart = importlib.import_module("quickstart")
+    monkeypatch.setattr(quickstart, "EPOCHS", 1)
+    monkeypatch.setattr(quickstart, "SEEDS", (0, 1))
+    quickstart.main()
+    shown = capsys.readouterr().out
     for name in ("SGD", "AdamW", "LPSGDM", "test accuracy"):
-        assert name in done.stdout
+        assert name in shown
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -255,18 +256,21 @@ torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
 """
 
 
-def test_a_new_process_continues_bit_for_bit(tmp_path: Path) -> None:
+def test_a_new_process_continues_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(RESUME))
 
-    def train(*arguments: object) -> dict[str, Any]:
-        subprocess.run([sys.executable, script, *map(str, arguments)], check=True)
-        loaded: dict[str, Any] = torch.load(arguments[-1], weights_only=True)
-        return loaded
+    def train_here(last: int, name: str) -> Path:
+        monkeypatch.setattr(sys, "argv", ["train.py", "0", str(last), "-", str(tmp_path / name)])
+        runpy.run_path(str(script))
+        return tmp_path / name
 
-    whole = train(0, 30, "-", tmp_path / "whole.pt")
-    train(0, 13, "-", tmp_path / "part.pt")
-    resumed = train(13, 30, tmp_path / "part.pt", tmp_path / "resumed.pt")
+    whole = torch.load(train_here(30, "whole.pt"), weights_only=True)
+    given = [13, 30, train_here(13, "part.pt"), tmp_path / "resumed.pt"]
+    subprocess.run([sys.executable, script, *map(str, given)], check=True)
+    resumed = torch.load(tmp_path / "resumed.pt", weights_only=True)
     for name, value in whole["model"].items():
         assert torch.equal(resumed["model"][name], value)
     for key, state in whole["optimizer"]["state"].items():
