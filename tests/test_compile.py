@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha
-from tests.problems import gradients, largest_error, run, start
+from tests.optimizer_problem import gradients, largest_error, run, start
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 SHAPES = ((5, 7), (3,))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lpsgd import LPSGD, LPSGDM, CosineP
 from lpsgd.geometry import gradient_density
-from tests.processes import in_processes
+from tests.process_group import in_processes
 
 # With 2 and 3 processes: even and uneven parts, empty ones (fewer rows than processes), a scalar
 # that all have, and convolution kernels.

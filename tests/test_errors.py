@@ -13,7 +13,7 @@ from torch import nn
 
 from lpsgd import LPSGD, LPSGDM, ConstantP, CosineP, PScheduler, param_groups
 from lpsgd._base import LpOptimizer
-from tests.problems import arrays, gradients, largest_error, run, start
+from tests.optimizer_problem import arrays, gradients, largest_error, run, start
 
 BAD: list[tuple[str, Any, str]] = [
     ("lr", -1.0, "lr must be a finite number >= 0, got -1.0"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lpsgd import LPSGD, LPSGDM, CosineP
-from tests.problems import arrays, gradients, largest_error, run, start
+from tests.optimizer_problem import arrays, gradients, largest_error, run, start
 
 
 @pytest.mark.parametrize("foreach", [False, True])

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha, LinearP
+from tests.optimizer_problem import STEPS, arrays, gradients, largest_error, run, start
 from tests.oracles import lp
-from tests.problems import STEPS, arrays, gradients, largest_error, run, start
 
 PATHS: dict[str, dict[str, Any]] = {
     "loop": {"foreach": False},

@@ -15,8 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 from lpsgd import LPSGD, LPSGDM, CosineP
 from lpsgd.geometry import Normalize
 from lpsgd.optimizer import _alike
+from tests.optimizer_problem import SHAPES, STEPS, arrays, gradients, largest_error, run, start
 from tests.oracles import lp
-from tests.problems import SHAPES, STEPS, arrays, gradients, largest_error, run, start
 
 HALVES = [torch.bfloat16, torch.float16]
 

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from lpsgd import LPSGD, LPSGDM, ConstantP, CosineP, LinearP
 from lpsgd.transform import LpGradient
-from tests.problems import STEPS, gradients, run, start
+from tests.optimizer_problem import STEPS, gradients, run, start
 
 SCHEDULE = CosineP(6, total_steps=STEPS)
 

@@ -17,7 +17,7 @@ from lpsgd import LPSGD, CosineP, LinearP, PScheduler
 from lpsgd.peers import Signum
 from lpsgd.transform import LpGradient
 from tests.oracles import peers as oracles
-from tests.peers.following import largest_difference, parameters, walk
+from tests.peers.quadratic_walks import largest_difference, parameters, walk
 
 STEPS = 60
 INF = float("inf")

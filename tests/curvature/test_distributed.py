@@ -18,7 +18,7 @@ from lpsgd.curvature import (
     top_eigenvalues,
 )
 from tests.curvature.nets import CE, PROBLEMS
-from tests.processes import in_processes
+from tests.process_group import in_processes
 
 
 def results(name: str, share, distributed: bool, folder: Path) -> dict:

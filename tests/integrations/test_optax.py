@@ -19,7 +19,7 @@ import torch  # noqa: E402
 
 import lpsgd.optax as lp  # noqa: E402
 from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha  # noqa: E402
-from tests.problems import arrays, gradients, largest_error, run, start  # noqa: E402
+from tests.optimizer_problem import arrays, gradients, largest_error, run, start  # noqa: E402
 
 STEPS = 50
 PRECISIONS = {"float32": (torch.float32, 1e-6), "float64": (torch.float64, 1e-12)}

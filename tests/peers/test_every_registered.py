@@ -19,7 +19,7 @@ from torch import nn
 
 from lpsgd.peers import factory, registry
 from tests.oracles import peers as oracles
-from tests.peers.following import largest_difference, walk
+from tests.peers.quadratic_walks import largest_difference, walk
 
 EPOCHS, STEPS_PER_EPOCH = 5, 2
 STEPS = EPOCHS * STEPS_PER_EPOCH

@@ -13,7 +13,7 @@ from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha
 from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
 from lpsgd.transform import LpGradient
 from tests.oracles.peers import Quadratic
-from tests.peers.following import largest_difference, parameters, walk
+from tests.peers.quadratic_walks import largest_difference, parameters, walk
 
 STEPS = 60
 INF = float("inf")

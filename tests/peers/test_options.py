@@ -14,7 +14,7 @@ import torch
 from lpsgd import CosineP, LinearAlpha, PScheduler
 from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
 from tests.oracles import peers as oracles
-from tests.peers.following import largest_difference, parameters, walk
+from tests.peers.quadratic_walks import largest_difference, parameters, walk
 
 SETTINGS: dict[type, dict[str, Any]] = {
     SignSGD: {"lr": 0.02, "weight_decay": 0.1},

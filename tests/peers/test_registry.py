@@ -21,7 +21,7 @@ from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import factory, grammar, registry
-from tests.lab.running import CPU, batches, load, metrics, small_recipe
+from tests.lab.small_runs import CPU, batches, load, metrics, small_recipe
 
 HORIZON = {"total_steps": 20, "steps_per_epoch": 5, "total_epochs": 4}
 

@@ -12,7 +12,7 @@ import torch
 from lpsgd import CosineP
 from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
 from tests.oracles import peers as oracles
-from tests.peers.following import largest_difference, parameters, walk
+from tests.peers.quadratic_walks import largest_difference, parameters, walk
 
 STEPS = 60
 INF = float("inf")

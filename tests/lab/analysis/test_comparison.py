@@ -14,7 +14,7 @@ import scipy.stats
 from lpsgd.lab.analysis.comparison import analyse, load_comparison
 from lpsgd.lab.analysis.stats import smallest_detectable
 from lpsgd.lab.errors import UserError
-from tests.lab.fabricate import history, write_comparison, write_plan, write_run
+from tests.lab.made_up_runs import history, write_comparison, write_plan, write_run
 
 SGD = [90.0, 91.0, 89.5, 90.4, 90.9]
 BETTER = [92.1, 92.8, 91.6, 92.6, 92.8]

@@ -19,7 +19,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.plan import labels, plan_comparison
 from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.training.loop import train
-from tests.lab.running import assert_same_run, read, small_recipe
+from tests.lab.small_runs import assert_same_run, read, small_recipe
 
 SMALL = ["--epochs", "2", "--width", "8", "--train-size", "128", "--test-size", "64"]
 SMALL += ["--batch-size", "32"]

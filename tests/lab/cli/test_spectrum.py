@@ -16,7 +16,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.spectra.options import CurvatureOptions, parse_options
 from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.loop import RunOptions, train
-from tests.lab.running import CPU, StopAfter, assert_same_run, load, small_recipe
+from tests.lab.small_runs import CPU, StopAfter, assert_same_run, load, small_recipe
 
 CURVATURE = "every=2,probes=1,lanczos=6,samples=40,layers=true"
 FLAGS = (

@@ -12,7 +12,7 @@ from rich.console import Console
 from lpsgd.lab.execution.live import RunsDisplay
 from lpsgd.lab.execution.progress import RunProgress, summary, table, time_left
 from lpsgd.lab.plan import Task
-from tests.lab.running import small_recipe
+from tests.lab.small_runs import small_recipe
 
 
 class Clock:

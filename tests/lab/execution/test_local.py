@@ -18,7 +18,7 @@ from lpsgd.lab.execution.run import carry_out
 from lpsgd.lab.plan import Task
 from lpsgd.lab.store.run_folder import read_result
 from lpsgd.lab.training.loop import RunOptions
-from tests.lab.running import assert_same_run, small_recipe
+from tests.lab.small_runs import assert_same_run, small_recipe
 
 
 @pytest.fixture

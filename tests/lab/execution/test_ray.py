@@ -21,7 +21,7 @@ from lpsgd.lab.cli import app as cli
 from lpsgd.lab.store.run_folder import mark_alive, unmark_alive
 from lpsgd.lab.training.loop import Interrupted, train
 from tests.lab.cli.test_compare import SMALL, compare, kill_parent, wait_until, workers_in
-from tests.lab.running import StopAfter, assert_same_run, read, small_recipe
+from tests.lab.small_runs import StopAfter, assert_same_run, read, small_recipe
 from tests.lab.store.test_status import held
 
 ray = pytest.importorskip("ray", reason="needs pip install 'lpsgd[ray]'")

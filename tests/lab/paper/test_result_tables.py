@@ -16,7 +16,7 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write
 from lpsgd.lab.store.run_folder import config
-from tests.lab.fabricate import history
+from tests.lab.made_up_runs import history
 
 
 def options(scale: Scale, out: Path, *choose: str) -> Options:

@@ -16,7 +16,7 @@ from lpsgd.lab.analysis.comparison import analyse, load_comparison
 from lpsgd.lab.report import write_page
 from lpsgd.lab.report.curves import chart_data
 from lpsgd.lab.report.html import Html, element, embedded_json, join
-from tests.lab.fabricate import history, write_comparison, write_run
+from tests.lab.made_up_runs import history, write_comparison, write_run
 
 HOSTILE = (
     "</script><img src=x onerror='window.hacked=1'>\"'&amp; %{x} "

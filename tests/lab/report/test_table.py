@@ -15,7 +15,7 @@ from rich.console import Console
 from lpsgd.lab.analysis.comparison import analyse, load_comparison
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.report import render_table
-from tests.lab.fabricate import history, write_comparison, write_run
+from tests.lab.made_up_runs import history, write_comparison, write_run
 
 FINALS = {
     "sgd": [90.0, 91.0, 89.5, 90.4, 90.9],

@@ -15,7 +15,7 @@ import pytest
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.store.status import read_status
-from tests.lab.running import assert_same_run, small_recipe
+from tests.lab.small_runs import assert_same_run, small_recipe
 
 from .faking import studies
 

@@ -27,7 +27,7 @@ from lpsgd.lab.store.run_folder import is_held, mark_alive, open_run, write_erro
 from lpsgd.lab.store.status import Status, read_status
 from lpsgd.lab.training.loop import Interrupted, train
 from tests.lab.cli.test_compare import VALUES, compare, kill_parent
-from tests.lab.running import StopAfter, small_recipe
+from tests.lab.small_runs import StopAfter, small_recipe
 
 
 @contextmanager

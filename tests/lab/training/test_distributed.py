@@ -16,10 +16,10 @@ from lpsgd.lab.training.distributed import STRATEGIES, World
 from lpsgd.lab.training.loop import Interrupted, RunOptions, train
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import registry
-from tests.lab.running import CPU, StopAfter, load, metrics, read, small_recipe
-from tests.processes import in_processes
+from tests.lab.small_runs import CPU, StopAfter, load, metrics, read, small_recipe
+from tests.process_group import in_processes
 
-from .spread import RECIPES, SMALL, TWO_CLASSES, here, in_double, run
+from .distributed_runs import RECIPES, SMALL, TWO_CLASSES, here, in_double, run
 
 QUICK = ("lpsgdm dual", "loop rms", "everything")
 STOPPED = "everything"

@@ -19,7 +19,7 @@ from PIL import Image
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.training.loop import Interrupted, RunOptions, train
-from tests.lab.running import assert_same_run, metrics, read, small_recipe
+from tests.lab.small_runs import assert_same_run, metrics, read, small_recipe
 
 # ---------------------------------------------------------------------- divergence
 

@@ -14,7 +14,7 @@ import torch
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.loop import train
-from tests.lab.running import metrics, small_recipe
+from tests.lab.small_runs import metrics, small_recipe
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ import pytest
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.recipe import Recipe, to_json
 from lpsgd.lab.training.loop import RunOptions, train
-from tests.lab.running import (
+from tests.lab.small_runs import (
     assert_same_run,
     metrics,
     read,
@@ -160,7 +160,7 @@ def wait_for(path: Path) -> None:
 def stopped_run(folder: Path) -> list[Path]:
     """A run stopped after six of eight steps with two checkpoints, the newest first."""
     from lpsgd.lab.training.loop import Interrupted
-    from tests.lab.running import StopAfter
+    from tests.lab.small_runs import StopAfter
 
     recipe = small_recipe()
     with pytest.raises(Interrupted):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.running import assert_same_run, metrics
+from tests.lab.small_runs import assert_same_run, metrics
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from lpsgd.geometry import gradient_density
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.trainer import Trainer, numerics
-from tests.lab.running import CPU, batches, load, metrics, small_recipe
+from tests.lab.small_runs import CPU, batches, load, metrics, small_recipe
 
 
 def make(optimizer: str = "sgd:lr=0.05", **values: Any) -> Trainer:

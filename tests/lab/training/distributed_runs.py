@@ -16,7 +16,7 @@ from lpsgd.lab import models
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.distributed import World
 from lpsgd.lab.training.loop import RunOptions, train
-from tests.lab.running import small_recipe
+from tests.lab.small_runs import small_recipe
 
 # Each batch can be shared evenly by 2 and by 3; the last batch of the test images has one image,
 # so that with 3 processes some have none.
