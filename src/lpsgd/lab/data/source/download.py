@@ -20,10 +20,6 @@ Report = Callable[[int, int | None], None]
 PIECE = 1 << 18
 
 
-class Unreachable(LabError):
-    """The server cannot be reached or does not have the file."""
-
-
 def download(
     url: str,
     path: Path,
@@ -34,9 +30,9 @@ def download(
     pause: float = 1.0,
     timeout: float = 30.0,
 ) -> None:
-    """Download ``url`` to ``path``, which appears only when it is whole and its MD5 is right.
+    """Download ``url`` to ``path``, which appears only when it is complete and its MD5 is right.
 
-    What was received lies in ``path.part``; a later call, or a retry within this one, goes on from
+    What was received lies in ``path.part``; a later call, or a retry within this one, resumes
     there. ``attempts`` counts failures in a row that brought no new byte, ``pause`` (doubled at
     each) is the wait after one, in seconds.
     """
@@ -69,13 +65,13 @@ def _receive_all(
             error.close()
             reason: object = f"HTTP {error.code} {error.reason}"
             if error.code < 500:  # not there or not allowed: asking again does not help
-                raise Unreachable(f"cannot download {url}: {reason}") from error
+                raise LabError(f"cannot download {url}: {reason}") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
         failures = 0 if _size(part) > before else failures + 1
         if failures >= attempts:
             kept = f"; {_size(part)} bytes are kept in {part}" if _size(part) else ""
-            raise Unreachable(f"cannot download {url}: {reason}{kept}")
+            raise LabError(f"cannot download {url}: {reason}{kept}")
         time.sleep(pause * 2 ** max(0, failures - 1))
 
 
@@ -86,7 +82,7 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and offset:  # nothing is left to send: whole or wrong, the md5 knows
+        if error.code == 416 and offset:  # nothing is left to send; the md5 will tell
             error.close()
             return
         raise
