@@ -92,7 +92,7 @@ def test_help_has_an_example(command, capsys):
 
 def test_the_command_line_and_the_list_start_without_torch():
     program = (
-        "import sys; from lpsgd.lab import cli; cli.main(['data', 'list']);"
+        "import sys; from lpsgd.lab.cli import app; app.main(['data', 'list']);"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
