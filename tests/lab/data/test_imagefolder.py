@@ -15,7 +15,7 @@ from lpsgd.lab.data.sets.imagefolder import (
     NORMALIZATION,
     centre_crop,
     random_resized_crop,
-    read,
+    read_image,
     scan,
 )
 from lpsgd.lab.data.source import obtain
@@ -111,7 +111,7 @@ def test_plain_and_test_images_are_centre_crops(folder):
     data = from_folder(folder)
     plain = torch.cat([x for x, _ in data.train.plain()])
     paths = [folder / "train" / name / f"{k}.JPEG" for name in CLASSES for k in range(10)]
-    expected = [np.array(centre_crop(read(path), 16)) for path in paths]
+    expected = [np.array(centre_crop(read_image(path), 16)) for path in paths]
     assert torch.equal(plain, NORMALIZATION(torch.from_numpy(np.stack(expected))))
 
 
@@ -129,7 +129,7 @@ def test_validation_comes_from_the_training_files(folder):
 def test_every_kind_of_image_becomes_rgb(mode, tmp_path):
     path = tmp_path / f"image.{'jpg' if mode in ('L', 'CMYK') else 'png'}"
     Image.new("RGB", (8, 8), (204, 204, 204)).convert(mode).save(path)
-    image = read(path)
+    image = read_image(path)
     assert image.mode == "RGB"
     assert np.abs(np.array(image).astype(int) - 204).max() <= 2
 
@@ -138,7 +138,7 @@ def test_the_upper_bits_of_16_are_kept(tmp_path):
     """A grey PNG of 16 bits, as cameras and microscopes write them."""
     values = np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)
     Image.fromarray(values + 100).save(tmp_path / "image.png")
-    pixels = np.array(read(tmp_path / "image.png"))
+    pixels = np.array(read_image(tmp_path / "image.png"))
     assert pixels.shape == (16, 16, 3)
     assert np.array_equal(pixels, np.repeat((values // 256)[:, :, None], 3, axis=2))
 

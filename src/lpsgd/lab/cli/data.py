@@ -39,8 +39,7 @@ def list_(root: Root = None, as_json: Json = False) -> None:
 
     Example: `lpsgd data list`
     """
-    from lpsgd.lab.data import names
-    from lpsgd.lab.data import root as data_root
+    from lpsgd.lab.data import data_root, names
     from lpsgd.lab.data.catalogue import entry
 
     folder = data_root(root)
@@ -78,7 +77,7 @@ def get(
 
     Example: `lpsgd data get cifar10 --root ~/data`
     """
-    from lpsgd.lab.data import root as data_root
+    from lpsgd.lab.data import data_root
     from lpsgd.lab.data.source import obtain
 
     folder = data_root(root)
@@ -123,7 +122,7 @@ def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
 
     Example: `lpsgd data verify cifar10`
     """
-    from lpsgd.lab.data import root as data_root
+    from lpsgd.lab.data import data_root
     from lpsgd.lab.data.source import obtain
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lpsgd.lab.data.source import places
+from lpsgd.lab.data import data_root
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.paper import claims, grid
@@ -150,7 +150,7 @@ def _check_imagenet(target: Target, tasks: Sequence[Task], run_options: RunOptio
     """An error that names ImageNet, which a run knows only as a folder of images."""
     if all(task.recipe.dataset != "imagefolder" for task in tasks):
         return
-    folder = places.root(run_options.root) / "imagefolder"
+    folder = data_root(run_options.root) / "imagefolder"
     if not all((folder / part).is_dir() for part in ("train", "val")):
         raise UserError(
             f"{target.name} needs ImageNet-1K, which is not at {folder}. It is given out at "

@@ -11,7 +11,7 @@ import torch
 
 from lpsgd.lab.data.augment import Normalization
 from lpsgd.lab.data.catalogue import Entry, Layout, PublishedFile, entry
-from lpsgd.lab.data.loaders import Data, ImageSet, Request, image_data
+from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, image_data
 from lpsgd.lab.data.sets import pickles
 from lpsgd.lab.data.source.checksums import md5
 from lpsgd.lab.errors import UserError
@@ -28,7 +28,7 @@ NORMALIZATION = {
 }
 
 
-def load(request: Request, *, check: bool = True) -> Data:
+def load(request: DataRequest, *, check: bool = True) -> Data:
     """The whole data set in memory. ``check=False`` accepts files changed on purpose."""
     if not isinstance(check, bool):
         raise UserError(f"check is {check!r}; allowed: true, false")

@@ -133,12 +133,12 @@ def check_layout(layout: Layout, root: Path) -> Iterator[Check]:
 
 
 def _verify_images(root: Path) -> Iterator[Check]:
-    from lpsgd.lab.data.sets.imagefolder import place, read, scan
+    from lpsgd.lab.data.sets.imagefolder import place, read_image, scan
 
     for files in scan(place(root)):
         for path in files.paths:
             try:
-                read(path)
+                read_image(path)
             except LabError as error:
                 yield Check(str(path), False, str(error).removeprefix(f"{path} "))
             else:
