@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.jsonio import encode
 
@@ -114,7 +114,7 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
     """Validate ``values``; every mistake is named, unknown keys with the nearest known one."""
     for key in values:
         if key not in Recipe.model_fields:
-            raise UserError(f"{source}: {unknown('key', key, Recipe.model_fields)}")
+            raise UserError(f"{source}: {unknown_name('key', key, Recipe.model_fields)}")
     try:
         return Recipe(**values)
     except ValidationError as error:

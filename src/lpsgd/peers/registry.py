@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,7 +87,7 @@ def get(name: str) -> OptimizerSpec:
     try:
         return _SPECS[name]
     except KeyError:
-        raise ValueError(unknown("optimizer", name, _SPECS)) from None
+        raise ValueError(unknown_name("optimizer", name, _SPECS)) from None
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -157,7 +157,7 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> None:
         if key not in spec.settings:
             if spec.open_settings:
                 continue
-            raise ValueError(f"optimizer {name!r}: {unknown('setting', key, spec.settings)}")
+            raise ValueError(f"optimizer {name!r}: {unknown_name('setting', key, spec.settings)}")
         default = spec.settings[key]
         number = _is_number(default)
         if number and (not _is_number(value) or value != value):  # nan is no number either
@@ -222,7 +222,7 @@ def _check_open_settings(
     for key in settings:
         if key not in spec.settings and key not in optimizer.defaults:
             allowed = {*spec.settings, *optimizer.defaults}
-            raise ValueError(f"optimizer {spec.name!r}: {unknown('setting', key, allowed)}")
+            raise ValueError(f"optimizer {spec.name!r}: {unknown_name('setting', key, allowed)}")
 
 
 def try_out(name: str, settings: Mapping[str, Any]) -> None:
@@ -335,7 +335,7 @@ def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
         return lpsgd.LinearP(p, total_steps=horizon.total_steps)
     if schedule == "linear-alpha":
         return lpsgd.LinearAlpha(total_steps=horizon.total_steps)
-    raise ValueError(unknown("p_schedule", str(schedule), P_SCHEDULES))
+    raise ValueError(unknown_name("p_schedule", str(schedule), P_SCHEDULES))
 
 
 _LP = {"p": 6.0, "p_schedule": "cosine", "weight_decay": 0.0, "eps": 1e-8, "normalize": None}

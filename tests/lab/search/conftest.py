@@ -90,7 +90,7 @@ def fake_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Make trials up; returns the file that logs them."""
     from . import faking
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", faking.carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", faking.run_tasks)
     log = tmp_path / "trained.log"
     monkeypatch.setenv("FAKE_LOG", str(log))
     return log

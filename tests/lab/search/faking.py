@@ -35,7 +35,7 @@ def accuracy(task: Task, epoch: int) -> float:
     return 95 - 9 * distance**2 - others - 20 / epoch + settings.get("p", 2) / 10 + seed / 1e5
 
 
-def carry_out(tasks: Sequence[Task], choice: Any, options: RunOptions) -> list[str]:
+def run_tasks(tasks: Sequence[Task], choice: Any, options: RunOptions) -> list[str]:
     """What `lpsgd.lab.execution.run` does, without training."""
     for task in tasks:
         _fake(task, options)
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
     from lpsgd.lab.search import report
     from lpsgd.lab.search import run as work
 
-    work.carry_out = carry_out
+    work.run_tasks = run_tasks
     report.all_figures = lambda outcome: []
     return cli.main(arguments)
 

@@ -95,11 +95,11 @@ def test_what_others_may_share_is_claimed_only_when_it_can_be_started(
 
     begun: list[int] = []
 
-    def carry_out(tasks: Any, choice: Any, options: Any) -> list[str]:
+    def run_tasks(tasks: Any, choice: Any, options: Any) -> list[str]:
         begun.append(len(tasks))
-        return faking.carry_out(tasks, choice, options)
+        return faking.run_tasks(tasks, choice, options)
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", run_tasks)
     common = ["sweep", "--space", space, *SMALL, "--trials", "4", "--jobs", "3", "--out"]
     assert cli.main([*common, str(tmp_path / "a")]) == 0
     assert begun == [8], "alone, none waits for another"
@@ -257,19 +257,19 @@ def test_a_server_that_goes_away_is_an_error_without_a_traceback(
     url = postgres.make_database("gone")
 
     def close_connections(tasks: Any, choice: Any, options: Any) -> list[str]:
-        faking.carry_out(tasks, choice, options)
+        faking.run_tasks(tasks, choice, options)
         with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'gone'"
             )
         return []
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", close_connections)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", close_connections)
     arguments = ["sweep", "--space", space, *SMALL, "--trials", "4", "--storage", url]
     arguments += ["--out", str(tmp_path / "out")]
     assert cli.main(arguments) == 1
     shown = capsys.readouterr()
     assert "cannot use the storage postgresql://lpsgd:***@127.0.0.1" in shown.err
     assert_no_secret(*shown)
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", faking.carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", faking.run_tasks)
     assert cli.main(arguments) == 0

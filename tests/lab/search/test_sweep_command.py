@@ -233,13 +233,13 @@ def test_a_failed_trial_ends_the_sweep_and_is_tried_again(
     from . import faking
 
     def fail_once(tasks: Any, choice: Any, options: Any) -> list[str]:
-        faking.carry_out(tasks[:2], choice, options)
+        faking.run_tasks(tasks[:2], choice, options)
         return ["sgd trial 1: the disk is full"]
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", fail_once)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fail_once)
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "the disk is full" in capsys.readouterr().err
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", faking.carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", faking.run_tasks)
     assert sweep(space, tmp_path / "out", "--trials", "4") == 0
     assert len(trained(fake)) == 8
 
@@ -265,7 +265,7 @@ def test_a_run_without_a_score_is_an_error_and_not_a_loop(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", lambda tasks, choice, options: [])
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", lambda tasks, choice, options: [])
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "sgd trial 0: no score after epoch 9" in capsys.readouterr().err
 
@@ -306,9 +306,9 @@ def test_status_of_a_sweep(
 
     def look(tasks: Any, choice: Any, options: Any) -> list[str]:
         seen.append(states(out))
-        return faking.carry_out(tasks, choice, options)
+        return faking.run_tasks(tasks, choice, options)
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", look)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", look)
     assert sweep(space, out, "--trials", "8", "--pruner", "halving") == 0
     assert seen[0] == {"queued": 8}, "all of the first round, before anything began"
     assert seen[1]["paused"] == 6

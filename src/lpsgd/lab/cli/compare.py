@@ -78,7 +78,7 @@ def compare(
 ) -> int:
     """Train with several optimizers and seeds, and test whether the differences are real."""
     from lpsgd.lab.defaults import doubts
-    from lpsgd.lab.execution.run import carry_out
+    from lpsgd.lab.execution.run import run_tasks
     from lpsgd.lab.plan import plan_comparison, plan_recipes
     from lpsgd.lab.training.loop import RunOptions
     from lpsgd.peers.registry import split_list
@@ -106,7 +106,7 @@ def compare(
         raise UserError(f"--reference {reference}: not among {', '.join(labels)}")
     _write_plan(folder, tasks, labels, reference)
     options = RunOptions(root, workers, save_seconds, tensorboard)
-    failures = carry_out(tasks, executor, options)
+    failures = run_tasks(tasks, executor, options)
     problems = []
     if failures:
         problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))

@@ -114,15 +114,15 @@ def reproduce(
 
 
 def _targets(name: str | None, options: Options) -> list[Target]:
+    from lpsgd._suggest import unknown_name
     from lpsgd.lab.paper.targets import TARGETS, check_models
-    from lpsgd.lab.suggest import unknown
 
     if name is None:
         raise UserError(f"TARGET is missing; allowed: {NAMES}: all. See `lpsgd reproduce --list`")
     if name == "all":  # but for those that --models leaves without a run
         return [t for t in TARGETS.values() if not t.datasets or t.plan(options)]
     if name not in TARGETS:
-        raise unknown("target", name, [*TARGETS, "all"])
+        raise UserError(unknown_name("target", name, [*TARGETS, "all"]))
     check_models(TARGETS[name], options)
     return [TARGETS[name]]
 

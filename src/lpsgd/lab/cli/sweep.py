@@ -128,10 +128,10 @@ sweep.__doc__ = (sweep.__doc__ or "") + EXAMPLE
 
 
 def _check(option: str, value: str, allowed: Any) -> None:
-    from lpsgd.lab.suggest import unknown
+    from lpsgd._suggest import unknown_name
 
     if value not in allowed:
-        raise unknown(option, value, allowed)
+        raise UserError(unknown_name(option, value, allowed))
 
 
 def _recipe_values(

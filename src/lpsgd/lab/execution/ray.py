@@ -57,7 +57,7 @@ class RayExecutor:
     def run(self, tasks: Sequence[Task], listen: Listener, stop: threading.Event) -> None:
         """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
         ray = _connect(self.choice.address)
-        _Plan(ray, self.choice, self.options, tasks, listen).carry_out(stop)
+        _Plan(ray, self.choice, self.options, tasks, listen).run(stop)
 
 
 class _Plan:
@@ -92,7 +92,7 @@ class _Plan:
             ref = train.options(num_cpus=cpus, num_gpus=gpus).remote(order, number, self.mailbox)
             self.waiting[ref] = number
 
-    def carry_out(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event) -> None:
         while self.waiting:
             ready, _ = self.ray.wait(list(self.waiting), timeout=0.2)
             self._hear()  # what a run told before it ended comes before its end

@@ -1,4 +1,4 @@
-"""Carry out a list of runs, shown live, resumable, until all have ended."""
+"""Run a list of runs, shown live, resumable, until all have ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lpsgd.lab.store.run_folder import is_held, read_result, write_error
 from lpsgd.lab.training.loop import Interrupted, RunOptions, stop_on_signals
 
 
-def carry_out(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions) -> list[str]:
+def run_tasks(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions) -> list[str]:
     """Train what has not ended yet; return what failed, in words."""
     results = {task.folder: read_result(task.folder) for task in tasks}
     todo = [task for task in tasks if results[task.folder] is None]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.suggest import unknown
 
 Kind = Literal["word", "number", "count", "numbers"]
 
@@ -199,6 +199,6 @@ def read_choices(texts: Sequence[str] = ()) -> Mapping[str, Any]:
         if not equals:
             raise UserError(f"--choose {item}: write NAME=VALUE")
         if name not in _BY_NAME:
-            raise unknown("choice", name, _BY_NAME)
+            raise UserError(unknown_name("choice", name, _BY_NAME))
         chosen[name] = _BY_NAME[name].read(value)
     return chosen

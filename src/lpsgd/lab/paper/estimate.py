@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lpsgd._suggest import unknown_name
+from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.plan import Task
-from lpsgd.lab.suggest import unknown
 
 if TYPE_CHECKING:
     from lpsgd.lab.paper.flops import Cost
@@ -53,7 +54,7 @@ class Estimate:
 def check_gpu(name: str) -> str:
     """The name of a known GPU."""
     if name not in GPUS:
-        raise unknown("GPU", name, GPUS)
+        raise UserError(unknown_name("GPU", name, GPUS))
     return name
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.tables import published as tables
-from lpsgd.lab.suggest import unknown
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ SCALES = {scale.name: scale for scale in (PAPER, CPU, SMOKE)}
 def get_scale(name: str) -> Scale:
     """The scale of that name."""
     if name not in SCALES:
-        raise unknown("scale", name, SCALES)
+        raise UserError(unknown_name("scale", name, SCALES))
     return SCALES[name]
 
 
@@ -163,7 +163,7 @@ def model_names(text: str | None) -> tuple[str, ...]:
     wanted = [part.strip() for part in text.split(",") if part.strip()]
     for name in wanted:
         if name not in by_name:
-            raise unknown("model", name, by_name)
+            raise UserError(unknown_name("model", name, by_name))
     if not wanted:
         raise UserError("--models names no model")
     return tuple(paper for lab, paper in by_name.items() if lab in wanted)

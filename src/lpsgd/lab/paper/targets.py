@@ -29,9 +29,9 @@ def train_all(
     options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
 ) -> None:
     """Train what is not done yet, several at once; failures are told when the others are done."""
-    from lpsgd.lab.execution.run import carry_out
+    from lpsgd.lab.execution.run import run_tasks
 
-    failures = carry_out(paired_order(tasks), choice, run_options)
+    failures = run_tasks(paired_order(tasks), choice, run_options)
     if failures:
         raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
 

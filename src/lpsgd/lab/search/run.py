@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.execution.local import default_jobs, keeping_workers
-from lpsgd.lab.execution.run import carry_out
+from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task, resolve, write_plan
 from lpsgd.lab.recipe import to_json
 from lpsgd.lab.search.ledger import Ledger, folder_name, open_ledger
@@ -257,7 +257,7 @@ def _train(
     for task in runs:
         check_folder(task.folder, task.recipe)
     todo = [task for task in runs if read_score(task, epoch, how) is None]
-    return carry_out(todo, choice, replace(options, until_epoch=epoch)) if todo else []
+    return run_tasks(todo, choice, replace(options, until_epoch=epoch)) if todo else []
 
 
 def mean_score(scores: Sequence[Score | None], how: Search) -> Score | None:

@@ -27,7 +27,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.jsonio import encode
 from lpsgd.peers import registry
@@ -214,7 +214,7 @@ def parse_space(
     wanted = list(tables if only is None else only)
     for label in wanted:
         if label not in tables:
-            raise UserError(f"--optimizers: {unknown('label', label, tables)} in {source}")
+            raise UserError(f"--optimizers: {unknown_name('label', label, tables)} in {source}")
     if not wanted:
         raise UserError(f"{source}: no optimizer; write a table such as [sgd] with its settings")
     made = [_competitor(label, tables[label], source, allow_import) for label in wanted]
@@ -300,7 +300,7 @@ def _plain(value: Any, where: str) -> Any:
 def _range(table: Mapping[str, Any], where: str) -> Range:
     for key in table:
         if key not in _RANGE_KEYS:
-            raise UserError(f"{where}: {unknown('key', key, _RANGE_KEYS)}")
+            raise UserError(f"{where}: {unknown_name('key', key, _RANGE_KEYS)}")
     for key in ("low", "high"):
         if key not in table:
             raise UserError(f"{where}: a range needs {key}; write {{ low = ..., high = ... }}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.suggest import unknown
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def parse_options(text: str) -> CurvatureOptions:
         if not equals:
             raise UserError(f"--curvature {text}: write key=value,..., not {part!r}")
         if name not in names:
-            raise UserError(f"--curvature {text}: {unknown('key', name, names)}")
+            raise UserError(f"--curvature {text}: {unknown_name('key', name, names)}")
         values[name] = _value(name, value)
     return CurvatureOptions(**values)  # type: ignore[arg-type]
 

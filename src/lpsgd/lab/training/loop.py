@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.lab import data as datasets
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe
@@ -122,7 +122,7 @@ def _image_workers_watched() -> Iterator[None]:
 
 def _check_options(options: RunOptions, world: World) -> None:
     if options.strategy not in STRATEGIES:
-        raise UserError(f"--strategy {unknown('strategy', options.strategy, STRATEGIES)}")
+        raise UserError(f"--strategy {unknown_name('strategy', options.strategy, STRATEGIES)}")
     if options.strategy == "fsdp2" and not world.together:
         raise UserError(
             "--strategy fsdp2 cuts the network over processes, and this one is alone: "

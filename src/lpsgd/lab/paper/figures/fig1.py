@@ -74,7 +74,7 @@ def execute(
     options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
 ) -> None:
     """Train and measure at the asked epochs, one run after the other: each needs much memory."""
-    from lpsgd.lab.execution.run import carry_out
+    from lpsgd.lab.execution.run import run_tasks
 
     for task, (dataset, _, every) in zip(tasks, chosen_panels(PANELS, options), strict=True):
         asked = {
@@ -85,7 +85,7 @@ def execute(
             "batchnorm": options.choices["fig1-batchnorm"],
         }
         text = ",".join(f"{name}={value}" for name, value in asked.items())
-        failures = carry_out([task], choice, replace(run_options, curvature=text))
+        failures = run_tasks([task], choice, replace(run_options, curvature=text))
         if failures:
             raise LabError(failures[0])
 
