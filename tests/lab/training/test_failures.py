@@ -120,9 +120,9 @@ def test_a_full_disk(tmp_path: Path, full_disk: dict[str, int], writes: int) -> 
 
 
 def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpsgd.lab.store.run_folder import Run
+    from lpsgd.lab.store.run_folder import RunFolder
 
-    run = Run(tmp_path)
+    run = RunFolder(tmp_path)
     run.append_metrics({"epoch": 1})
     real = os.write
     calls: list[int] = []

@@ -20,7 +20,7 @@ from lpsgd.lab import data as datasets
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.environment import describe_environment
-from lpsgd.lab.store.run_folder import MetricsMark, Onlooker, Run, open_run, writing
+from lpsgd.lab.store.run_folder import MetricsMark, Onlooker, RunFolder, open_run, writing
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.checkpoint import CheckpointStore
 from lpsgd.lab.training.distributed import ALONE, STRATEGIES, World
@@ -90,10 +90,10 @@ def train(
 
 
 @contextmanager
-def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[Run]:
+def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[RunFolder]:
     """The folder, opened by the first process; if that fails, it fails in all."""
     with ExitStack() as stack:
-        run: Run = Onlooker(folder)
+        run: RunFolder = Onlooker(folder)
 
         def enter() -> None:
             nonlocal run
@@ -167,7 +167,7 @@ class _Session:
     def __init__(
         self,
         trainer: Trainer,
-        run: Run,
+        run: RunFolder,
         options: RunOptions,
         stop: threading.Event,
         listen: Listener,
