@@ -18,7 +18,9 @@ from PIL import Image
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.training.loop import Interrupted, RunOptions, train
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 from tests.lab.running import assert_same_run, metrics, read, small_recipe
 
 # ---------------------------------------------------------------------- divergence
