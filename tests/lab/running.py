@@ -14,7 +14,9 @@ from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.run_folder import WALL_CLOCK_FIELDS
 from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.loop import Interrupted, RunOptions, load_data, train
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import load_data, train
+from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.trainer import Trainer
 
 CPU = torch.device("cpu")

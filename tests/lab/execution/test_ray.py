@@ -19,7 +19,8 @@ import torch
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.store.run_folder import mark_alive, unmark_alive
-from lpsgd.lab.training.loop import Interrupted, train
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
 from tests.lab.cli.test_compare import SMALL, compare, kill_parent, wait_until, workers_in
 from tests.lab.running import StopAfter, assert_same_run, read, small_recipe
 from tests.lab.store.test_status import held
@@ -87,7 +88,7 @@ def test_what_a_run_needs() -> None:
     from lpsgd.lab.errors import UserError
     from lpsgd.lab.execution.executor import ExecutorChoice
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
     def needs(choice: ExecutorChoice, gpus: int, **recipe: Any) -> tuple[float, float]:
         task = Task("sgd", small_recipe(**recipe), Path("runs"))

@@ -22,7 +22,7 @@ import optuna
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.storage import StorageUrl, open_storage
 from lpsgd.lab.store.run_folder import config, open_run
-from lpsgd.lab.training.loop import RunOptions
+from lpsgd.lab.training.options import RunOptions
 
 _count = 0
 

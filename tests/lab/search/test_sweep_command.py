@@ -404,7 +404,8 @@ def test_recipes_of_a_comparison_must_agree(
 
 
 def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
-    from lpsgd.lab.training.loop import RunOptions, train
+    from lpsgd.lab.training.loop import train
+    from lpsgd.lab.training.options import RunOptions
 
     recipe = small_recipe("lpsgdm:lr=1e-2", epochs=4, val_size=32, ema=0.9)
     train(recipe, tmp_path / "whole")
@@ -425,7 +426,8 @@ def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
 
 
 def test_leaving_the_test_set_alone_changes_no_weight(tmp_path: Path) -> None:
-    from lpsgd.lab.training.loop import RunOptions, train
+    from lpsgd.lab.training.loop import train
+    from lpsgd.lab.training.options import RunOptions
 
     recipe = small_recipe("sgd:lr=0.1", val_size=32)
     train(recipe, tmp_path / "scored")

@@ -25,7 +25,8 @@ from lpsgd.lab.execution.progress import RunProgress, time_left
 from lpsgd.lab.plan import Task, plan_comparison, write_plan
 from lpsgd.lab.store.run_folder import is_held, mark_alive, open_run, write_error
 from lpsgd.lab.store.status import Status, read_status
-from lpsgd.lab.training.loop import Interrupted, train
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
 from tests.lab.cli.test_compare import VALUES, compare, kill_parent
 from tests.lab.running import StopAfter, small_recipe
 

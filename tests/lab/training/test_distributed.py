@@ -13,7 +13,9 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.distributed import STRATEGIES, World
-from lpsgd.lab.training.loop import Interrupted, RunOptions, train
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import registry
 from tests.lab.running import CPU, StopAfter, load, metrics, read, small_recipe

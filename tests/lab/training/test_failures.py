@@ -18,7 +18,9 @@ from PIL import Image
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.training.loop import Interrupted, RunOptions, train
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 from tests.lab.running import assert_same_run, metrics, read, small_recipe
 
 # ---------------------------------------------------------------------- divergence
@@ -120,9 +122,9 @@ def test_a_full_disk(tmp_path: Path, full_disk: dict[str, int], writes: int) -> 
 
 
 def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpsgd.lab.store.run_folder import Run
+    from lpsgd.lab.store.run_folder import RunFolder
 
-    run = Run(tmp_path)
+    run = RunFolder(tmp_path)
     run.append_metrics({"epoch": 1})
     real = os.write
     calls: list[int] = []

@@ -16,7 +16,8 @@ import pytest
 
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.recipe import Recipe, to_json
-from lpsgd.lab.training.loop import RunOptions, train
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 from tests.lab.running import (
     assert_same_run,
     metrics,
@@ -159,7 +160,7 @@ def wait_for(path: Path) -> None:
 
 def stopped_run(folder: Path) -> list[Path]:
     """A run stopped after six of eight steps with two checkpoints, the newest first."""
-    from lpsgd.lab.training.loop import Interrupted
+    from lpsgd.lab.training.interrupt import Interrupted
     from tests.lab.running import StopAfter
 
     recipe = small_recipe()

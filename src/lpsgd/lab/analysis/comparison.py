@@ -13,7 +13,7 @@ from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.store.jsonio import encode
-from lpsgd.lab.store.run_record import Comparison, Run, load_comparison
+from lpsgd.lab.store.run_record import Comparison, RunRecord, load_comparison
 
 __all__ = [
     "METRICS",
@@ -86,7 +86,7 @@ class OptimizerResult:
     label: str
     optimizer: str
     settings: Mapping[str, Any]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     complete: int
     diverged: int
     unfinished: int
@@ -118,7 +118,7 @@ class Analysis:
     seeds: tuple[int, ...]
     reference: str
     results: tuple[OptimizerResult, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     verdict: tuple[str, ...]
     details: tuple[str, ...]
     notes: tuple[str, ...]
@@ -178,7 +178,7 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
 
 
 def _tests(
-    metric: Metric, reference: str, by_label: Mapping[str, Sequence[Run]]
+    metric: Metric, reference: str, by_label: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, Versus]:
     """The paired test of each other optimizer on ``metric``, corrected over all of them."""
     base = final_values(metric, by_label[reference])
@@ -217,7 +217,9 @@ def _versus(
     return replace(versus, text=sentence(label, reference, metric, versus))
 
 
-def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> OptimizerResult:
+def _result(
+    label: str, runs: tuple[RunRecord, ...], versus: Mapping[str, Versus]
+) -> OptimizerResult:
     states = [run.state for run in runs]
     measured = [run for run in runs if run.config] or list(runs)
     return OptimizerResult(
@@ -238,26 +240,26 @@ def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> 
     )
 
 
-def final_values(metric: Metric, runs: Sequence[Run]) -> dict[int, float]:
+def final_values(metric: Metric, runs: Sequence[RunRecord]) -> dict[int, float]:
     """The last epoch's value of every complete run, by seed."""
     values = {run.seed: run.last(metric.key) for run in runs if run.state == "complete"}
     return {seed: v for seed, v in values.items() if v is not None and math.isfinite(v)}
 
 
-def _bests(metric: Metric, runs: Sequence[Run]) -> list[float]:
+def _bests(metric: Metric, runs: Sequence[RunRecord]) -> list[float]:
     best: Callable[[list[float]], float] = max if metric.higher_is_better else min
     histories = [_finite(run.values(metric.key)) for run in runs if run.state == "complete"]
     return [best(values) for values in histories if values]
 
 
-def _step_seconds(run: Run) -> float | None:
+def _step_seconds(run: RunRecord) -> float | None:
     """Seconds of an optimizer step: the median epoch, without the first, which warms up."""
     pairs = zip(run.values("seconds"), run.values("steps"), strict=True)
     each = [seconds / steps for seconds, steps in pairs if seconds is not None and steps]
     return statistics.median(each[1:] or each) if each else None
 
 
-def _optimizer_share(run: Run) -> float | None:
+def _optimizer_share(run: RunRecord) -> float | None:
     """Time inside the optimizer over all training time."""
     total = sum(_finite(run.values("seconds")))
     inside = _finite(run.values("optimizer_seconds"))
@@ -278,13 +280,13 @@ def _largest(values: Any) -> int | None:
     return max(known) if known else None
 
 
-def _common(runs: Sequence[Run], key: str) -> Any:
+def _common(runs: Sequence[RunRecord], key: str) -> Any:
     """A field of the recipe if all runs agree on it."""
     values = {str(run.setting(key)): run.setting(key) for run in runs if run.config}
     return next(iter(values.values())) if len(values) == 1 else None
 
 
-def _unfinished(runs: Sequence[Run]) -> tuple[str, ...]:
+def _unfinished(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """What is not in the numbers, and why."""
     notes = []
     for run in runs:
@@ -308,7 +310,7 @@ def _result_json(result: OptimizerResult) -> dict[str, Any]:
     return dict(encode(fields))
 
 
-def _run_json(run: Run) -> dict[str, Any]:
+def _run_json(run: RunRecord) -> dict[str, Any]:
     return dict(
         encode(
             {

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lpsgd.lab.report.style import DASHES, SERIES
 from lpsgd.lab.store.jsonio import number
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ class Line:
     """How many seeds are behind each mean."""
 
 
-def line(runs: Sequence[Run], metric: str) -> Line:
+def line(runs: Sequence[RunRecord], metric: str) -> Line:
     """The curve of one label's runs; a diverged run counts until it diverged."""
     by_epoch: dict[int, list[float]] = {}
     for run in runs:
@@ -61,7 +61,7 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
 
 
 def draw(
-    axes: Axes, groups: Mapping[str, Sequence[Run]], metric: str, styles: Mapping[str, Look]
+    axes: Axes, groups: Mapping[str, Sequence[RunRecord]], metric: str, styles: Mapping[str, Look]
 ) -> None:
     """One line with its band for each label."""
     for label, runs in groups.items():
@@ -78,7 +78,7 @@ def draw(
     axes.margins(x=0.02)
 
 
-def rows(panel: str, groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[Row]:
+def rows(panel: str, groups: Mapping[str, Sequence[RunRecord]], metric: str) -> Iterator[Row]:
     """What is drawn, for the CSV: panel, label, epoch, mean, lowest, highest, seeds."""
     for label, runs in groups.items():
         found = line(runs, metric)
@@ -90,7 +90,7 @@ def rows(panel: str, groups: Mapping[str, Sequence[Run]], metric: str) -> Iterat
 COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
 
 
-def endings(groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[Row]:
+def endings(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> Iterator[Row]:
     """For each label: complete runs, diverged runs, mean and deviation at the last epoch."""
     from lpsgd.lab.analysis.stats import summarise
 

@@ -80,7 +80,7 @@ def compare(
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
     from lpsgd.lab.plan import plan_comparison, plan_recipes
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
     from lpsgd.peers.grammar import split_list
 
     names: list[str] = []

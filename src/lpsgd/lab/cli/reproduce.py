@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lpsgd.lab.paper.protocol import Options
     from lpsgd.lab.paper.targets import Target
     from lpsgd.lab.report.document import Document
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 NAMES = (
     "table1, table2, table3, fig1, fig2, fig3, fig4, theory, grid, claims, decay, or all of them"
@@ -86,7 +86,7 @@ def reproduce(
     from lpsgd.lab.paper.estimate import check_gpu
     from lpsgd.lab.paper.protocol import Options
     from lpsgd.lab.paper.scales import get_scale, model_names
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
     size = get_scale(scale)
     options = Options(

@@ -76,8 +76,9 @@ def train(
     """Train one network with one optimizer, exactly resumable."""
     from lpsgd.lab.plan import resolve, run_folder
     from lpsgd.lab.training.distributed import joined, launched
-    from lpsgd.lab.training.loop import RunOptions, stop_on_signals
+    from lpsgd.lab.training.interrupt import stop_on_signals
     from lpsgd.lab.training.loop import train as run_training
+    from lpsgd.lab.training.options import RunOptions
 
     if curvature is not None:
         parse_options(curvature)  # a mistake is told before anything is loaded

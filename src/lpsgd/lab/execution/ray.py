@@ -36,7 +36,7 @@ from lpsgd.lab.store.run_folder import (
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 _POST_SECONDS = 1.0
 _FREE_SECONDS = 120.0

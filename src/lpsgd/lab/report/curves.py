@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from lpsgd.lab.analysis.comparison import Analysis, OptimizerResult
 from lpsgd.lab.analysis.stats import summarise
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ def _optimizer(result: OptimizerResult, charts: Sequence[Chart]) -> dict[str, An
     }
 
 
-def _line(averaged: Sequence[Run], diverged: Sequence[Run], key: str) -> dict[str, Any] | None:
+def _line(
+    averaged: Sequence[RunRecord], diverged: Sequence[RunRecord], key: str
+) -> dict[str, Any] | None:
     seeds = [_seed(run, key) for run in (*averaged, *diverged)]
     seeds = [seed for seed in seeds if seed["y"]]
     if not seeds:
@@ -108,7 +110,7 @@ def _by_epoch(seeds: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list[fl
     return dict(sorted(epochs.items()))
 
 
-def _seed(run: Run, key: str) -> dict[str, Any]:
+def _seed(run: RunRecord, key: str) -> dict[str, Any]:
     """One run's line: epochs, seconds since the start and values, where there is a value."""
     clock = accumulate(seconds or 0.0 for seconds in run.values("seconds"))
     rows = zip(run.history, clock, _values(run, key), strict=True)
@@ -132,7 +134,7 @@ def _epoch(row: Mapping[str, Any], place: int) -> int:
     return epoch if isinstance(epoch, int) else place
 
 
-def _values(run: Run, key: str) -> list[float | None]:
+def _values(run: RunRecord, key: str) -> list[float | None]:
     if key == "alpha":
         return [None if p is None else 1 / (p - 1) for p in run.values("p")]
     return run.values(key)

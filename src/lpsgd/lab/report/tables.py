@@ -19,7 +19,7 @@ from lpsgd.lab.formatting import MISSING, duration, fixed, p_value, percent, pla
 from lpsgd.lab.report.html import Html, element, join
 from lpsgd.lab.report.strip import domain, strip
 from lpsgd.lab.report.words import bytes_per_parameter, counts, interval, method
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 
 def _table(name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Html]) -> Html:
@@ -243,7 +243,7 @@ def runs(analysis: Analysis) -> Html:
     return join(_table("run-list", columns, rows), element("details", every, *details, id="every"))
 
 
-def _run_details(run: Run) -> Html:
+def _run_details(run: RunRecord) -> Html:
     """Everything that the run's folder says of its settings and its environment."""
     state = f"{run.state}: {run.reason}" if run.reason else run.state
     return element(

@@ -30,7 +30,7 @@ from lpsgd.lab.store.run_record import load_run
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 # Of the recipe, what each trial decides for itself.
 OWN_FIELDS = ("optimizer", "settings", "closure", "create_graph")

@@ -75,7 +75,7 @@ class MetricsMark:
     sha256: str
 
 
-class Run:
+class RunFolder:
     """One run's folder, opened for training. Use `open_run`."""
 
     def __init__(self, folder: Path) -> None:
@@ -135,7 +135,7 @@ class Run:
                 os.truncate(self.metrics_path, mark.size)
 
 
-class Onlooker(Run):
+class Onlooker(RunFolder):
     """The folder for the processes of a run that read what the first one writes."""
 
     def begin(self, recipe: Recipe, label: str, environment: Mapping[str, Any]) -> None:
@@ -152,7 +152,7 @@ class Onlooker(Run):
 
 
 @contextmanager
-def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
+def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
     """Create the folder or take up the one that is there, and hold it against other processes.
 
     A folder that belongs to another recipe is an error and stays as it is.
@@ -173,7 +173,7 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
                 else:
                     leftover.unlink(missing_ok=True)
         try:
-            yield Run(folder)
+            yield RunFolder(folder)
         finally:
             # if the recipe turned out to be wrong before anything was written, leave no folder
             with suppress(OSError):

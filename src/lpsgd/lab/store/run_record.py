@@ -17,7 +17,7 @@ State = Literal["complete", "diverged", "incomplete", "not started"]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """One run as its folder tells it. ``history`` has one row for each epoch."""
 
     label: str
@@ -65,7 +65,7 @@ class Comparison:
     labels: tuple[str, ...]
     reference: str
     seeds: tuple[int, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     command: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -87,7 +87,7 @@ def load_comparison(folder: Path | str) -> Comparison:
     return _loose(folder, runs)
 
 
-def load_run(place: Path, root: Path) -> Run:
+def load_run(place: Path, root: Path) -> RunRecord:
     """Read one run's folder; ``root`` is what its ``folder`` is told relative to."""
     config = read_json(place / "config.json")
     result = read_json(place / "result.json")
@@ -101,7 +101,7 @@ def load_run(place: Path, root: Path) -> Run:
         # an earlier epoch must not pass for the last one
         state = "incomplete"
         reason = f"metrics.jsonl was changed: {len(history)} of {epochs} epochs are there"
-    run = Run("", 0, place.relative_to(root).as_posix(), state, config=config)
+    run = RunRecord("", 0, place.relative_to(root).as_posix(), state, config=config)
     return replace(
         run,
         label=str(run.setting("label") or run.optimizer or place.name),
@@ -113,7 +113,7 @@ def load_run(place: Path, root: Path) -> Run:
     )
 
 
-def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[Run]) -> Comparison:
+def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[RunRecord]) -> Comparison:
     """The runs that ``comparison.json`` names, in its order; a missing one is 'not started'."""
     path = folder / "comparison.json"
     for key in ("optimizers", "seeds"):
@@ -123,13 +123,13 @@ def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[Run]) -> Comp
     seeds = tuple(_seed(seed, path) for seed in plan.get("seeds", ()))
     if not labels:
         raise UserError(f"{str(path)!r} names no optimizers")
-    found: dict[tuple[str, int], Run] = {}
+    found: dict[tuple[str, int], RunRecord] = {}
     for run in runs:
         # a copy or another comparison further down may hold a run of the same name
         if (run.label, run.seed) not in found or _is_own(run):
             found[run.label, run.seed] = run
     listed = tuple(
-        found.pop((label, seed), Run(label, seed, "", "not started"))
+        found.pop((label, seed), RunRecord(label, seed, "", "not started"))
         for label in labels
         for seed in seeds
     )
@@ -150,12 +150,12 @@ def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[Run]) -> Comp
     )
 
 
-def _is_own(run: Run) -> bool:
+def _is_own(run: RunRecord) -> bool:
     """Whether the run is where `run_place` has the runs of the comparison itself."""
     return Path(run.folder) == run_place(Path(), run.label, run.seed)
 
 
-def _loose(folder: Path, runs: Sequence[Run]) -> Comparison:
+def _loose(folder: Path, runs: Sequence[RunRecord]) -> Comparison:
     """Runs without a plan: optimizers in the order of their folders, the first is the reference."""
     runs = _distinct(runs)
     labels = tuple(dict.fromkeys(run.label for run in runs))
@@ -170,7 +170,7 @@ def _loose(folder: Path, runs: Sequence[Run]) -> Comparison:
     )
 
 
-def _distinct(runs: Sequence[Run]) -> list[Run]:
+def _distinct(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Labels that tell apart runs of one label with other settings, and at last other folders."""
     by_label = defaultdict(list)
     for run in runs:
@@ -185,7 +185,7 @@ def _distinct(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def _differing(run: Run, peers: Sequence[Run]) -> str:
+def _differing(run: RunRecord, peers: Sequence[RunRecord]) -> str:
     """``:key=value,...`` for the settings in which the runs of one label differ."""
     keys = sorted({key for peer in peers for key in peer.settings})
     differing = [key for key in keys if len({str(p.settings.get(key)) for p in peers}) > 1]
@@ -193,7 +193,7 @@ def _differing(run: Run, peers: Sequence[Run]) -> str:
     return f":{text}" if text else ""
 
 
-def _mixed(runs: Sequence[Run]) -> tuple[str, ...]:
+def _mixed(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """A warning for each field that must be equal for a fair comparison and is not."""
     notes = []
     for key in ("dataset", "model", "width", "epochs", "batch_size", "train_size", "precision"):

@@ -14,7 +14,7 @@ from typing import Any
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.progress import RunProgress
 from lpsgd.lab.store.run_folder import is_alive, read_error
-from lpsgd.lab.store.run_record import Run, is_run, load_run, read_json, run_place
+from lpsgd.lab.store.run_record import RunRecord, is_run, load_run, read_json, run_place
 
 _LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before
 _PLANS = ("comparison.json", "sweep.json", "plan.json")
@@ -137,16 +137,16 @@ def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     return replace(at, state="paused" if paused else "interrupted")
 
 
-def _network(run: Run) -> str:
+def _network(run: RunRecord) -> str:
     return f"{run.setting('model')} / {run.setting('dataset')}"
 
 
-def _epochs(run: Run) -> int | None:
+def _epochs(run: RunRecord) -> int | None:
     epochs = run.setting("epochs")
     return None if epochs is None else int(epochs)
 
 
-def _at(begun: RunProgress, run: Run) -> RunProgress:
+def _at(begun: RunProgress, run: RunRecord) -> RunProgress:
     seconds = [s for s in run.values("seconds")[-_LAST_EPOCHS:] if s is not None]
     accuracy, epoch = run.last("test_top1"), run.last("epoch") or 0.0
     return replace(

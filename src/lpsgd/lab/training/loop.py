@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,16 @@ from lpsgd.lab import data as datasets
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.environment import describe_environment
-from lpsgd.lab.store.run_folder import MetricsMark, Onlooker, Run, open_run, writing
+from lpsgd.lab.store.run_folder import MetricsMark, Onlooker, RunFolder, open_run, writing
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.checkpoint import CheckpointStore
 from lpsgd.lab.training.distributed import ALONE, STRATEGIES, World
+from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.metrics import state_bytes
-from lpsgd.lab.training.trainer import Diverged, Trainer, numerics
+from lpsgd.lab.training.numerics import numerics
+from lpsgd.lab.training.options import RunOptions
+from lpsgd.lab.training.tensorboard import TensorBoard
+from lpsgd.lab.training.trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
@@ -33,24 +36,6 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-
-
-class Interrupted(LabError):
-    """The run was asked to stop; it is saved and the same command goes on."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a run is carried out; none of this changes how its weights move."""
-
-    root: Path | None = None
-    workers: int = 0
-    save_seconds: float = 60.0
-    tensorboard: bool = False
-    curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
-    until_epoch: int | None = None  # save and pause after this epoch; later calls go on
-    score_test: bool = True  # a search leaves the test set alone
-    strategy: str = "ddp"  # how several processes share the network: ddp or fsdp2
 
 
 def train(
@@ -90,10 +75,10 @@ def train(
 
 
 @contextmanager
-def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[Run]:
+def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[RunFolder]:
     """The folder, opened by the first process; if that fails, it fails in all."""
     with ExitStack() as stack:
-        run: Run = Onlooker(folder)
+        run: RunFolder = Onlooker(folder)
 
         def enter() -> None:
             nonlocal run
@@ -167,7 +152,7 @@ class _Session:
     def __init__(
         self,
         trainer: Trainer,
-        run: Run,
+        run: RunFolder,
         options: RunOptions,
         stop: threading.Event,
         listen: Listener,
@@ -181,7 +166,7 @@ class _Session:
         self.epoch = 1
         self.batch = 0
         self.store = CheckpointStore(run.checkpoints, self._warn, self.world)
-        self.board: _Board | None = None
+        self.board: TensorBoard | None = None
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
         self._curvature = self._curvature_monitor()
@@ -189,7 +174,7 @@ class _Session:
     def run_all(self) -> dict[str, Any]:
         self._resume()
         if self.options.tensorboard and self.world.main:
-            self.board = _Board(self.run.folder, self.epoch)
+            self.board = TensorBoard(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
         self.listen(
@@ -408,45 +393,3 @@ class _Session:
 
     def _warn(self, text: str) -> None:
         self.listen({"event": "warning", "text": text})
-
-
-class _Board:
-    """The same numbers for TensorBoard."""
-
-    def __init__(self, folder: Path, first_epoch: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # what was written of epochs that are now trained again is hidden
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
-
-    def add(self, record: dict[str, Any]) -> None:
-        for name, value in record.items():
-            if isinstance(value, int | float) and name not in ("epoch", "step"):
-                self._writer.add_scalar(name, value, record["epoch"])
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-@contextmanager
-def stop_on_signals(*, patient: bool = False) -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and Ctrl-C set; a second signal ends the process at once.
-
-    Not if ``patient``, for processes that get each signal twice: from the batch system, and again
-    from torchrun, which ends those that take too long by SIGKILL.
-    """
-    event = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask(number: int, frame: object) -> None:
-        event.set()
-        for known in () if patient else before:
-            signal.signal(known, signal.SIG_DFL)
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -6,14 +6,12 @@ function of the recipe and of what `Trainer.state_dict` holds, so that a run can
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -34,6 +32,7 @@ from lpsgd.lab.training.metrics import (
     gradients,
     update_rms,
 )
+from lpsgd.lab.training.numerics import rng_state, seed_all, set_rng_state
 from lpsgd.lab.training.precision import autocast, make_scaler
 from lpsgd.lab.training.strategies import cut_like, share_batch_norms, share_dropouts, whole
 from lpsgd.peers import factory, grammar
@@ -463,61 +462,3 @@ def spare_vectors(optimizer: torch.optim.Optimizer) -> None:
                 key: 0.0 for key in ("weight_decay", "decoupled_decay") if key in group
             }
             optimizer.add_param_group({**group, **spared, "params": vectors})
-
-
-def seed_all(seed: int) -> None:
-    """Seed every global generator that a model or an optimizer may draw from."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def rng_state() -> dict[str, Any]:
-    """Return the state of the global generators as tensors and plain values."""
-    kind, keys, position, has_gauss, cached = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": (kind, torch.from_numpy(np.asarray(keys).copy()), position, has_gauss, cached),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Put the global generators back to what `rng_state` returned."""
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, keys.numpy(), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-
-
-@contextmanager
-def numerics(recipe: Recipe) -> Iterator[torch.device]:
-    """Choose device, threads and deterministic kernels for a run, and put them back afterwards."""
-    device = choose_device(recipe.device)
-    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    torch.set_num_threads(recipe.threads)
-    torch.backends.cudnn.deterministic = True
-    try:
-        yield device
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic = deterministic
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of a recipe; ``auto`` takes a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        if device.type == "meta":  # shapes without numbers: nothing to train
-            raise RuntimeError
-    except RuntimeError:
-        raise UserError(f"device={name!r} is not a device: write cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={name!r}: this machine has no GPU that torch can use")
-    return device

@@ -15,7 +15,7 @@ from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Document, Picture, Table, text
 from lpsgd.lab.report.style import TEXT, canvas, label_panels
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,9 @@ def _tasks(recipes: Recipes, dataset: str, model: str, options: Options) -> list
     ]
 
 
-def _groups(recipes: Recipes, dataset: str, model: str, options: Options) -> dict[str, list[Run]]:
+def _groups(
+    recipes: Recipes, dataset: str, model: str, options: Options
+) -> dict[str, list[RunRecord]]:
     labels = [label for label, _ in recipes(dataset, model, options)]
     tasks = _tasks(recipes, dataset, model, options)
     return {label: load(group) for label, group in zip(labels, tasks, strict=True)}
@@ -119,7 +121,7 @@ def _name(dataset: str, model: str, options: Options) -> str:
     return f"{model} / {data}"
 
 
-def _figure(found: dict[str, dict[str, list[Run]]]) -> Figure:
+def _figure(found: dict[str, dict[str, list[RunRecord]]]) -> Figure:
     styles = curves.looks(list(next(iter(found.values()))))
     with canvas(TEXT if len(found) > 1 else TEXT / 2, 2.9) as figure:
         panels = figure.subplots(1, len(found), squeeze=False)[0]

@@ -14,7 +14,7 @@ from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.style import TEXT, canvas, label_panels
 from lpsgd.lab.store.jsonio import number
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 from lpsgd.peers import registry
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def draw(options: Options) -> Document:
     return document
 
 
-def _with_length(run: Run) -> Run:
+def _with_length(run: RunRecord) -> RunRecord:
     """The run with one more metric: the update's root mean square divided by the learning rate."""
     history = []
     for row in run.history:
@@ -123,7 +123,7 @@ def _with_length(run: Run) -> Run:
     return replace(run, history=tuple(history))
 
 
-def _summary(groups: dict[str, list[Run]]) -> Iterator[tuple[Cell, ...]]:
+def _summary(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[Cell, ...]]:
     for label, runs in groups.items():
         sizes = curves.line(runs, "update_per_lr").mean
         _, _, _, mean, sd = next(curves.endings({label: runs}, "test_top1"))
@@ -132,7 +132,7 @@ def _summary(groups: dict[str, list[Run]]) -> Iterator[tuple[Cell, ...]]:
         yield label, first, last, ratio, mean, sd
 
 
-def _figure(groups: dict[str, Sequence[Run]] | dict[str, list[Run]]) -> Figure:
+def _figure(groups: dict[str, Sequence[RunRecord]] | dict[str, list[RunRecord]]) -> Figure:
     styles = curves.looks(list(groups))
     with canvas(TEXT, 2.9) as figure:
         size, per_lr, accuracy = figure.subplots(1, 3)
