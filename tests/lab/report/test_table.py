@@ -125,7 +125,7 @@ def test_page_is_readable_by_others(folder):
 
 def test_report_does_not_import_torch(folder):
     program = (
-        "import sys; from lpsgd.lab import cli; "
+        "import sys; from lpsgd.lab.cli import app as cli; "
         f"code = cli.main(['report', {str(folder)!r}]); "
         "sys.exit(code or 'torch' in sys.modules)"
     )

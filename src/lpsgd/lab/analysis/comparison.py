@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lpsgd.lab.analysis import stats
+from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.formatting import fixed
@@ -22,7 +23,6 @@ __all__ = [
     "OptimizerResult",
     "Versus",
     "analyse",
-    "final_values",
     "load_comparison",
 ]
 
@@ -181,12 +181,12 @@ def _tests(
     metric: Metric, reference: str, by_label: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, Versus]:
     """The paired test of each other optimizer on ``metric``, corrected over all of them."""
-    base = final_values(metric, by_label[reference])
+    base = final_values(by_label[reference], metric.key)
     made: dict[str, stats.Paired] = {}
     for label, runs in by_label.items():
         if label == reference:
             continue
-        mine = final_values(metric, runs)
+        mine = final_values(runs, metric.key)
         shared = sorted(mine.keys() & base.keys())
         made[label] = stats.paired([mine[s] for s in shared], [base[s] for s in shared])
     corrected = stats.holm([test.p for test in made.values()])
@@ -230,7 +230,7 @@ def _result(
         complete=states.count("complete"),
         diverged=states.count("diverged"),
         unfinished=states.count("incomplete") + states.count("not started"),
-        final={m.key: stats.summarise(list(final_values(m, runs).values())) for m in METRICS},
+        final={m.key: stats.summarise(list(final_values(runs, m.key).values())) for m in METRICS},
         best={m.key: stats.summarise(_bests(m, runs)) for m in METRICS},
         versus=versus,
         step_seconds=_mean(map(_step_seconds, runs)),
@@ -238,12 +238,6 @@ def _result(
         state_bytes=_largest(run.result.get("state_bytes") for run in runs),
         parameters=_largest(run.result.get("parameters") for run in runs),
     )
-
-
-def final_values(metric: Metric, runs: Sequence[RunRecord]) -> dict[int, float]:
-    """The last epoch's value of every complete run, by seed."""
-    values = {run.seed: run.last(metric.key) for run in runs if run.state == "complete"}
-    return {seed: v for seed, v in values.items() if v is not None and math.isfinite(v)}
 
 
 def _bests(metric: Metric, runs: Sequence[RunRecord]) -> list[float]:

@@ -1,16 +1,13 @@
-"""The numbers behind the page's charts: each metric's mean over seeds, with bands."""
+"""The learning curves as the data that the page's script draws."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from typing import Any, Literal
 
 from lpsgd.lab.analysis.comparison import Analysis, OptimizerResult
-from lpsgd.lab.analysis.stats import summarise
-from lpsgd.lab.store.run_record import RunRecord
+from lpsgd.lab.analysis.curves import Curve, Point, RunCurve, learning_curve
 
 
 @dataclass(frozen=True)
@@ -61,85 +58,24 @@ def chart_data(analysis: Analysis) -> dict[str, Any]:
 
 
 def _optimizer(result: OptimizerResult, charts: Sequence[Chart]) -> dict[str, Any]:
-    # A mean over runs of which some diverged or stop early would jump where they drop out.
-    averaged = [run for run in result.runs if run.state == "complete"]
-    averaged = averaged or [run for run in result.runs if run.state == "incomplete"]
-    diverged = [run for run in result.runs if run.state == "diverged"]
-    lines = {chart.key: _line(averaged, diverged, chart.key) for chart in charts}
-    return {
-        "label": result.label,
-        "lines": {key: line for key, line in lines.items() if line is not None},
-    }
+    curves = {chart.key: learning_curve(result.runs, chart.key) for chart in charts}
+    lines = {key: _line(curve) for key, curve in curves.items() if curve.runs}
+    return {"label": result.label, "lines": lines}
 
 
-def _line(
-    averaged: Sequence[RunRecord], diverged: Sequence[RunRecord], key: str
-) -> dict[str, Any] | None:
-    seeds = [_seed(run, key) for run in (*averaged, *diverged)]
-    seeds = [seed for seed in seeds if seed["y"]]
-    if not seeds:
-        return None
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("epoch", "seconds", "mean", "min", "max", "low", "high", "n")
-    }
-    for epoch, at in _by_epoch([seed for seed in seeds if not seed["diverged"]]).items():
-        summary = summarise(at["y"])
-        row = {
-            "epoch": epoch,
-            "seconds": summarise(at["seconds"]).mean,
-            "mean": summary.mean,
-            "min": min(at["y"]),
-            "max": max(at["y"]),
-            "low": summary.low,
-            "high": summary.high,
-            "n": summary.n,
-        }
-        for name, value in row.items():
-            columns[name].append(_short(value))
-    return {**columns, "seeds": seeds}
+def _line(curve: Curve) -> dict[str, Any]:
+    columns = {name: [getattr(point, name) for point in curve.points] for name in Point._fields}
+    return {**_short(columns), "seeds": [_seed(run) for run in curve.runs]}
 
 
-def _by_epoch(seeds: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list[float]]]:
-    """The values of all seeds at each epoch."""
-    epochs: dict[int, dict[str, list[float]]] = {}
-    for seed in seeds:
-        for epoch, seconds, value in zip(seed["epoch"], seed["seconds"], seed["y"], strict=True):
-            at = epochs.setdefault(epoch, {"seconds": [], "y": []})
-            at["seconds"].append(seconds)
-            at["y"].append(value)
-    return dict(sorted(epochs.items()))
+def _seed(run: RunCurve) -> dict[str, Any]:
+    columns = {"epoch": run.epoch, "seconds": run.seconds, "y": run.y}
+    return {"seed": run.seed, "diverged": run.diverged, **_short(columns)}
 
 
-def _seed(run: RunRecord, key: str) -> dict[str, Any]:
-    """One run's line: epochs, seconds since the start and values, where there is a value."""
-    clock = accumulate(seconds or 0.0 for seconds in run.values("seconds"))
-    rows = zip(run.history, clock, _values(run, key), strict=True)
-    points = [
-        (_epoch(row, place), _short(seconds), _short(value))
-        for place, (row, seconds, value) in enumerate(rows, start=1)
-        if value is not None and math.isfinite(value)
-    ]
-    return {
-        "seed": run.seed,
-        "diverged": run.state == "diverged",
-        "epoch": [epoch for epoch, _, _ in points],
-        "seconds": [seconds for _, seconds, _ in points],
-        "y": [value for _, _, value in points],
-    }
-
-
-def _epoch(row: Mapping[str, Any], place: int) -> int:
-    """The epoch that a row is of; its place in the file where it does not say."""
-    epoch = row.get("epoch")
-    return epoch if isinstance(epoch, int) else place
-
-
-def _values(run: RunRecord, key: str) -> list[float | None]:
-    if key == "alpha":
-        return [None if p is None else 1 / (p - 1) for p in run.values("p")]
-    return run.values(key)
-
-
-def _short(value: float | int | None) -> float | int | None:
+def _short(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """Six digits are more than a chart can show, and keep the page small."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return {
+        name: [float(f"{x:.6g}") if isinstance(x, float) else x for x in values]
+        for name, values in columns.items()
+    }

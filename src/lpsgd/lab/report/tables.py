@@ -12,8 +12,8 @@ from lpsgd.lab.analysis.comparison import (
     Metric,
     OptimizerResult,
     Versus,
-    final_values,
 )
+from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.analysis.stats import Summary
 from lpsgd.lab.formatting import MISSING, duration, fixed, p_value, percent, plain, size
 from lpsgd.lab.report.html import Html, element, join
@@ -124,7 +124,7 @@ def _best(result: OptimizerResult, metric: Metric) -> tuple[str, float | None, s
 
 
 def _seeds(result: OptimizerResult, metric: Metric) -> list[float]:
-    return list(final_values(metric, result.runs).values())
+    return list(final_values(result.runs, metric.key).values())
 
 
 def _ends(of: Summary | Versus) -> tuple[float | None, float | None]:

@@ -14,14 +14,13 @@ from lpsgd.lab.report.document import Picture, Table
 from lpsgd.lab.report.style import (
     BLUE,
     COLUMN,
-    DASHES,
     GREEN,
     INK,
     MUTED,
-    SERIES,
     TEXT,
     VERMILION,
     canvas,
+    series_styles,
 )
 from lpsgd.lab.search.importance import importances
 from lpsgd.lab.search.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
@@ -222,7 +221,9 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
         return []
     with canvas(TEXT * 0.7, 2.8) as figure:
         axis = figure.add_subplot()
+        styles = series_styles(c.label for c in outcome.sweep.competitors)
         for place, competitor in enumerate(outcome.sweep.competitors):
+            colour, dash = styles[competitor.label]
             line = _running_best(outcome.of(competitor.label))
             rows += [(competitor.label, count, best) for count, best in line]
             axis.step(
@@ -230,8 +231,8 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
                 [best for _, best in line],
                 where="post",
                 label=competitor.label,
-                color=SERIES[place % len(SERIES)],
-                ls=DASHES[place % len(DASHES)],
+                color=colour,
+                ls=dash,
                 marker=_MARKERS[place % len(_MARKERS)],
                 markersize=3.5,
                 markevery=max(1, len(line) // 8),

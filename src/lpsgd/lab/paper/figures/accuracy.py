@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lpsgd.lab.analysis import curves
+from lpsgd.lab.analysis.curves import final_values
+from lpsgd.lab.analysis.stats import summarise
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.protocol import Options, chosen_panels, load, recipe, tasks_for
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables.published import OURS
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.report.document import Document, Picture, Table, text
-from lpsgd.lab.report.style import TEXT, canvas, label_panels
+from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
+from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
+from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -91,17 +93,13 @@ def draw(
             f"{name}-final",
             "Test accuracy at the last epoch (%)",
             ("panel", "optimizer", "complete runs", "diverged", "mean", "deviation"),
-            [
-                (panel, *row)
-                for panel, groups in found.items()
-                for row in curves.endings(groups, "test_top1")
-            ],
+            [(panel, *row) for panel, groups in found.items() for row in _endings(groups)],
         ),
         Table(
             name,
             "what is drawn",
-            curves.COLUMNS,
-            [r for panel, g in found.items() for r in curves.rows(panel, g, "test_top1")],
+            CURVE_COLUMNS,
+            [r for panel, g in found.items() for r in curve_rows(panel, g, "test_top1")],
             shown=False,
         ),
     )
@@ -115,6 +113,15 @@ def draw(
     return document
 
 
+def _endings(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tuple[Cell, ...]]:
+    """For each label: complete runs, diverged runs, mean and deviation at the last epoch."""
+    for label, runs in groups.items():
+        summary = summarise(list(final_values(runs, "test_top1").values()))
+        states = [run.state for run in runs]
+        counts = states.count("complete"), states.count("diverged")
+        yield label, *counts, summary.mean, summary.sd
+
+
 def _name(dataset: str, model: str, options: Options) -> str:
     scale = options.scale
     data = tables.DATASETS[dataset] if scale.comparable else scale.places[dataset].title
@@ -122,11 +129,11 @@ def _name(dataset: str, model: str, options: Options) -> str:
 
 
 def _figure(found: dict[str, dict[str, list[RunRecord]]]) -> Figure:
-    styles = curves.looks(list(next(iter(found.values()))))
+    styles = series_styles(next(iter(found.values())))
     with canvas(TEXT if len(found) > 1 else TEXT / 2, 2.9) as figure:
         panels = figure.subplots(1, len(found), squeeze=False)[0]
         for axes, (panel, groups) in zip(panels, found.items(), strict=True):
-            curves.draw(axes, groups, "test_top1", styles)
+            draw_curves(axes, groups, "test_top1", styles)
             axes.set_title(panel)
         panels[0].set_ylabel("test accuracy, top-1 (%)")
         if len(panels) > 1:

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.analysis import curves
+from lpsgd.lab.analysis.curves import final_values, learning_curve
+from lpsgd.lab.analysis.stats import summarise
 from lpsgd.lab.paper.protocol import Options, load, place_of, recipe, tasks_for
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
-from lpsgd.lab.report.style import TEXT, canvas, label_panels
-from lpsgd.lab.store.jsonio import number
+from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
+from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
 from lpsgd.lab.store.run_record import RunRecord
 from lpsgd.peers import registry
 
@@ -69,10 +70,7 @@ def draw(options: Options) -> Document:
     document = Document("decay", scale.title(title, (DATASET,)))
     if not scale.comparable:
         document.add(text(scale.note()))
-    groups = {
-        label: [_with_length(run) for run in load(tasks_for(made, label, options))]
-        for label, made in recipes(options)
-    }
+    groups = {label: load(tasks_for(made, label, options)) for label, made in recipes(options)}
     document.add(
         text(
             "The paper drops the factor ||g||_q^ρ of its steepest-descent step into the learning "
@@ -102,11 +100,11 @@ def draw(options: Options) -> Document:
         Table(
             "decay",
             "what is drawn",
-            curves.COLUMNS,
+            CURVE_COLUMNS,
             [
                 row
                 for metric in ("update_rms", "update_per_lr", "test_top1")
-                for row in curves.rows(metric, groups, metric)
+                for row in curve_rows(metric, groups, metric)
             ],
             shown=False,
         ),
@@ -114,26 +112,17 @@ def draw(options: Options) -> Document:
     return document
 
 
-def _with_length(run: RunRecord) -> RunRecord:
-    """The run with one more metric: the update's root mean square divided by the learning rate."""
-    history = []
-    for row in run.history:
-        size, lr = number(row.get("update_rms")), number(row.get("lr"))
-        history.append({**row, "update_per_lr": size / lr if size and lr else None})
-    return replace(run, history=tuple(history))
-
-
 def _summary(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[Cell, ...]]:
     for label, runs in groups.items():
-        sizes = curves.line(runs, "update_per_lr").mean
-        _, _, _, mean, sd = next(curves.endings({label: runs}, "test_top1"))
+        sizes = [point.mean for point in learning_curve(runs, "update_per_lr").points]
+        accuracy = summarise(list(final_values(runs, "test_top1").values()))
         ratio = sizes[0] / sizes[-1] if sizes and sizes[-1] else None
         first, last = (sizes[0], sizes[-1]) if sizes else (None, None)
-        yield label, first, last, ratio, mean, sd
+        yield label, first, last, ratio, accuracy.mean, accuracy.sd
 
 
 def _figure(groups: dict[str, Sequence[RunRecord]] | dict[str, list[RunRecord]]) -> Figure:
-    styles = curves.looks(list(groups))
+    styles = series_styles(groups)
     with canvas(TEXT, 2.9) as figure:
         size, per_lr, accuracy = figure.subplots(1, 3)
         for axes, metric, title, label in (
@@ -141,7 +130,7 @@ def _figure(groups: dict[str, Sequence[RunRecord]] | dict[str, list[RunRecord]])
             (per_lr, "update_per_lr", "step / learning rate", "RMS of the update / lr"),
             (accuracy, "test_top1", "accuracy", "test accuracy, top-1 (%)"),
         ):
-            curves.draw(axes, groups, metric, styles)
+            draw_curves(axes, groups, metric, styles)
             axes.set(title=title, ylabel=label)
         size.set_yscale("log")
         per_lr.set_yscale("log")

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lpsgd.lab.analysis import curves
+from lpsgd.lab.analysis.curves import averaged
 from lpsgd.lab.analysis.stats import Summary, summarise
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.paper.protocol import Options, load, recipe, scaled_epoch, tasks_for
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
-from lpsgd.lab.report.style import TEXT, canvas, label_panels
+from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
+from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
 from lpsgd.lab.store.jsonio import number
 from lpsgd.lab.store.run_record import RunRecord
 
@@ -94,7 +95,10 @@ def _values(
 ) -> list[float]:
     wanted = scaled_epoch(epoch, dataset, options)
     found = [
-        number(row.get(metric)) for run in runs for row in run.history if row["epoch"] == wanted
+        number(row.get(metric))
+        for run in averaged(runs)
+        for row in run.history
+        if row["epoch"] == wanted
     ]
     return [value for value in found if value is not None and math.isfinite(value)]
 
@@ -136,11 +140,11 @@ def draw(dataset: str, name: str, options: Options, tasks: Sequence[Task]) -> Do
         Table(
             f"{name}-curves",
             "what is drawn",
-            curves.COLUMNS,
+            CURVE_COLUMNS,
             [
                 row
                 for model, groups in _by_model(dataset, options).items()
-                for row in curves.rows(model, groups, "test_top1")
+                for row in curve_rows(model, groups, "test_top1")
             ],
             shown=False,
         ),
@@ -256,11 +260,11 @@ def _by_model(dataset: str, options: Options) -> dict[str, dict[str, list[RunRec
 
 def _figure(dataset: str, options: Options, found: Sequence[Entry]) -> Figure:
     by_model = _by_model(dataset, options)
-    styles = curves.looks(list(tables.OPTIMIZERS))
+    styles = series_styles(tables.OPTIMIZERS)
     with canvas(TEXT if len(by_model) > 1 else TEXT / 2, 2.7) as figure:
         panels = figure.subplots(1, len(by_model), squeeze=False)[0]
         for axes, (model, groups) in zip(panels, by_model.items(), strict=True):
-            curves.draw(axes, groups, "test_top1", styles)
+            draw_curves(axes, groups, "test_top1", styles)
             axes.set_title(model)
             if options.scale.comparable:
                 for entry in (e for e in found if e.model == model and e.metric == "test_top1"):
