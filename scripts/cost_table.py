@@ -18,7 +18,7 @@ from lpsgd.lab.execution.local import default_jobs
 from lpsgd.lab.formatting import duration
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.estimate import estimate, time_one
-from lpsgd.lab.paper.protocol import Options
+from lpsgd.lab.paper.protocol import Setup
 from lpsgd.lab.paper.scales import get_scale, model_names
 from lpsgd.lab.paper.targets import TARGETS, Target
 from lpsgd.lab.store.files import write_text
@@ -38,9 +38,9 @@ COLUMNS = (
 )
 
 
-def options(scale: str) -> Options:
+def options(scale: str) -> Setup:
     size = get_scale(scale)
-    return Options(size, read_choices(()), Path("out"), model_names(None), size.seeds)
+    return Setup(size, read_choices(()), Path("out"), model_names(None), size.seeds)
 
 
 def row(target: Target, *, timing: bool, known: str) -> list[str]:

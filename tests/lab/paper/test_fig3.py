@@ -86,7 +86,7 @@ def test_files(tmp_path: Path) -> None:
 @pytest.fixture
 def tab(browser: Any, tmp_path: Path) -> Any:
     path = tmp_path / "fig3.html"
-    path.write_text(fig3.page(), encoding="utf-8")
+    path.write_text(fig3.interactive_page(), encoding="utf-8")
     context = browser.new_context(
         viewport={"width": 1240, "height": 1400}, offline=True, accept_downloads=True
     )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lpsgd.lab.paper.choices import read_choices
-from lpsgd.lab.paper.protocol import Options, scaled_epoch
-from lpsgd.lab.paper.scales import CPU, PAPER, Scale
+from lpsgd.lab.paper.protocol import Setup, scaled_epoch
+from lpsgd.lab.paper.scales import CPU_SCALE, PAPER_SCALE, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write
@@ -19,11 +19,11 @@ from lpsgd.lab.store.run_folder import config
 from tests.lab.fabricate import history
 
 
-def options(scale: Scale, out: Path, *choose: str) -> Options:
-    return Options(scale, read_choices(choose), out, tuple(tables.MODELS), 3)
+def options(scale: Scale, out: Path, *choose: str) -> Setup:
+    return Setup(scale, read_choices(choose), out, tuple(tables.MODELS), 3)
 
 
-def pretend(dataset: str, chosen: Options, shift: float) -> list[Any]:
+def pretend(dataset: str, chosen: Setup, shift: float) -> list[Any]:
     """Write runs whose seeds scatter around the paper's means by its deviations, plus ``shift``."""
     tasks = result_tables.plan(dataset, chosen)
     names = {lab: paper for paper, lab in tables.OPTIMIZERS.items()}
@@ -54,11 +54,11 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_at_paper_scale_every_published_number_stands_beside_ours(
     tmp_path: Path, dataset: str, name: str
 ) -> None:
-    chosen = options(PAPER, tmp_path)
+    chosen = options(PAPER_SCALE, tmp_path)
     tasks = pretend(dataset, chosen, shift=0.5)
     write(result_tables.draw(dataset, name, chosen, tasks), tmp_path / name)
     rows = read(tmp_path / name / f"{name}.csv")
-    published = [r for r in tables.results() if r.dataset == dataset]
+    published = [r for r in tables.result_rows() if r.dataset == dataset]
     assert len(rows) == len(published)
     for row, known in zip(rows, published, strict=True):
         assert (row["model"], row["optimizer"], row["metric"], int(row["epoch"])) == (
@@ -78,7 +78,7 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 
 
 def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> None:
-    chosen = options(PAPER, tmp_path)
+    chosen = options(PAPER_SCALE, tmp_path)
     tasks = pretend("imagenet1k", chosen, shift=4.0)
     document = result_tables.draw("imagenet1k", "table3", chosen, tasks)
     text = to_markdown(document)
@@ -87,7 +87,7 @@ def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> N
 
 
 def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
-    chosen = options(PAPER, tmp_path)
+    chosen = options(PAPER_SCALE, tmp_path)
     tasks = pretend("imagenet1k", chosen, shift=0.0)
     text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, tasks))
     best = next(line for line in text.splitlines() if line.startswith("| ResNet-50 | AdamW |"))
@@ -98,7 +98,7 @@ def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
 
 
 def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
-    chosen = options(CPU, tmp_path)
+    chosen = options(CPU_SCALE, tmp_path)
     tasks = pretend("cifar10", chosen, shift=0.0)
     document = result_tables.draw("cifar10", "table1", chosen, tasks)
     files = write(document, tmp_path / "table1")
@@ -115,7 +115,7 @@ def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
 
 
 def test_training_nll_of_the_whole_set_is_read_where_it_was_chosen(tmp_path: Path) -> None:
-    chosen = options(CPU, tmp_path, "train-nll=whole")
+    chosen = options(CPU_SCALE, tmp_path, "train-nll=whole")
     tasks = pretend("imagenet1k", chosen, shift=0.0)
     for task in tasks:
         path = task.folder / "metrics.jsonl"
@@ -127,6 +127,6 @@ def test_training_nll_of_the_whole_set_is_read_where_it_was_chosen(tmp_path: Pat
 
 
 def test_missing_runs_are_dashes(tmp_path: Path) -> None:
-    chosen = options(CPU, tmp_path)
+    chosen = options(CPU_SCALE, tmp_path)
     document = result_tables.draw("imagenet1k", "table3", chosen, [])
     assert "| ResNet-50 | Lion | - | - | - | - | - | - |" in to_markdown(document)

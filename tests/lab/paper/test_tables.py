@@ -20,8 +20,8 @@ def raw(name: str) -> list[dict[str, str]]:
 
 def test_every_row_is_parsed_to_the_digit() -> None:
     rows = raw("results.csv")
-    assert len(rows) == len(tables.results()) == 7 * 4 * 2 * 3
-    for row, found in zip(rows, tables.results(), strict=True):
+    assert len(rows) == len(tables.result_rows()) == 7 * 4 * 2 * 3
+    for row, found in zip(rows, tables.result_rows(), strict=True):
         assert (row["dataset"], row["model"], row["optimizer"], row["metric"]) == (
             found.dataset,
             found.model,
@@ -30,7 +30,7 @@ def test_every_row_is_parsed_to_the_digit() -> None:
         )
         assert int(row["epoch"]) == found.epoch
         assert (float(row["mean"]), float(row["std"])) == (found.mean, found.std)
-    assert len(raw("hyperparameters.csv")) == len(tables.settings()) == 28
+    assert len(raw("hyperparameters.csv")) == len(tables.setting_rows()) == 28
 
 
 def test_known_places() -> None:
@@ -44,8 +44,8 @@ def test_known_places() -> None:
 
 
 def test_results_and_settings_join() -> None:
-    by_result = {(r.dataset, r.model, r.optimizer) for r in tables.results()}
-    by_setting = {(s.dataset, s.model, s.optimizer) for s in tables.settings()}
+    by_result = {(r.dataset, r.model, r.optimizer) for r in tables.result_rows()}
+    by_setting = {(s.dataset, s.model, s.optimizer) for s in tables.setting_rows()}
     assert by_result == by_setting
     assert tables.checkpoints("cifar10") == tables.checkpoints("cifar100") == (50, 100, 200)
     assert tables.checkpoints("imagenet1k") == (20, 40, 60)
@@ -92,7 +92,7 @@ def test_every_inapplicable_value_is_in_the_tables() -> None:
         assert item.reason
 
 
-@pytest.mark.parametrize("row", tables.settings(), ids=str)
+@pytest.mark.parametrize("row", tables.setting_rows(), ids=str)
 def test_every_row_makes_a_recipe_that_its_optimizer_takes(row: tables.Setting) -> None:
     values = tables.recipe_values(row)
     recipe = make_recipe(values)

@@ -16,7 +16,7 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lpsgd.lab.paper.protocol import Options
+    from lpsgd.lab.paper.protocol import Setup
     from lpsgd.lab.paper.targets import Target
     from lpsgd.lab.report.document import Document
     from lpsgd.lab.training.options import RunOptions
@@ -84,12 +84,12 @@ def reproduce(
     """
     from lpsgd.lab.paper.choices import read_choices
     from lpsgd.lab.paper.estimate import check_gpu
-    from lpsgd.lab.paper.protocol import Options
+    from lpsgd.lab.paper.protocol import Setup
     from lpsgd.lab.paper.scales import get_scale, model_names
     from lpsgd.lab.training.options import RunOptions
 
     size = get_scale(scale)
-    options = Options(
+    options = Setup(
         scale=size,
         choices=read_choices(choose or ()),
         out=out or Path("reproduction") / size.name,
@@ -113,7 +113,7 @@ def reproduce(
     )
 
 
-def _targets(name: str | None, options: Options) -> list[Target]:
+def _targets(name: str | None, options: Setup) -> list[Target]:
     from lpsgd._suggest import unknown_name
     from lpsgd.lab.paper.targets import TARGETS, check_models
 
@@ -129,7 +129,7 @@ def _targets(name: str | None, options: Options) -> list[Target]:
 
 def _make(
     chosen: Sequence[Target],
-    options: Options,
+    options: Setup,
     run_options: RunOptions,
     executor: ExecutorChoice,
     *,
@@ -137,7 +137,7 @@ def _make(
     as_json: bool,
 ) -> None:
     """Make the targets one after another; `all` goes on past one whose data is missing."""
-    from lpsgd.lab.paper import PAPER
+    from lpsgd.lab.paper import PAPER_TITLE
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.plan import write_plan
     from lpsgd.lab.report.document import write
@@ -165,7 +165,7 @@ def _make(
         title = f"The paper's results at {options.scale.name} scale"
         with writing(options.out):
             files.append(
-                gather(documents, options.out, title=title, subtitle=PAPER, missing=missing)
+                gather(documents, options.out, title=title, subtitle=PAPER_TITLE, missing=missing)
             )
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in files]}, indent=2))
@@ -181,7 +181,7 @@ def _make(
 # --- --dry-run and --list ----------------------------------------------------------------------
 
 
-def _show_runs(chosen: Sequence[Target], options: Options, *, as_json: bool) -> None:
+def _show_runs(chosen: Sequence[Target], options: Setup, *, as_json: bool) -> None:
     from lpsgd.lab.recipe import to_json
 
     found = [
@@ -204,7 +204,7 @@ def _show_runs(chosen: Sequence[Target], options: Options, *, as_json: bool) -> 
     typer.echo(f"{len(found)} runs")
 
 
-def _show_list(options: Options, gpu: str, *, timing: bool, as_json: bool) -> None:
+def _show_list(options: Setup, gpu: str, *, timing: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from lpsgd.lab.paper.choices import CHOICES
@@ -235,7 +235,7 @@ def _show_list(options: Options, gpu: str, *, timing: bool, as_json: bool) -> No
         )
 
 
-def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[str, Any]:
+def _cost(target: Target, options: Setup, gpu: str, *, timing: bool) -> dict[str, Any]:
     from lpsgd.lab.execution.local import default_jobs
     from lpsgd.lab.paper.estimate import estimate, time_one
     from lpsgd.lab.paper.targets import needs
@@ -260,7 +260,7 @@ def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[s
     }
 
 
-def _cost_table(rows: Sequence[dict[str, Any]], options: Options, gpu: str) -> Any:
+def _cost_table(rows: Sequence[dict[str, Any]], options: Setup, gpu: str) -> Any:
     from rich.table import Table
 
     from lpsgd.lab.formatting import duration

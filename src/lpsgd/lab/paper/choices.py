@@ -16,7 +16,7 @@ Kind = Literal["word", "number", "count", "numbers"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class OpenChoice:
     """One open question: its name on the command line, the default, what else there is."""
 
     name: str
@@ -64,7 +64,7 @@ _AT_LEAST_0 = ("a number, 0 or more",)
 _AT_LEAST_1 = ("a whole number, 1 or more",)
 
 CHOICES = (
-    Choice(
+    OpenChoice(
         "warmup",
         "Epochs of learning-rate warm-up",
         '"warmup cosine decay", no length',
@@ -72,8 +72,8 @@ CHOICES = (
         ("epochs of the full protocol, 0 or more; scaled runs take the same share",),
         "number",
     ),
-    Choice("augment", "Augmentation of training images", "silent", "on", ("off",)),
-    Choice(
+    OpenChoice("augment", "Augmentation of training images", "silent", "on", ("off",)),
+    OpenChoice(
         "imagenet-epochs",
         "ImageNet's total epochs, over which lr and p are annealed",
         "results at 20, 40 and 60; no total",
@@ -81,26 +81,26 @@ CHOICES = (
         _AT_LEAST_1,
         "count",
     ),
-    Choice(
+    OpenChoice(
         "sgd-decay",
         "Weight decay of SGD w/ Momentum",
         "decoupled for LPSGDM, silent for SGD",
         "coupled",
         ("decoupled",),
     ),
-    Choice(
+    OpenChoice(
         "sgd-momentum",
         "Momentum of SGD: m <- b m + g or m <- b m + (1-b) g, a tenfold difference in lr",
         "averaged for LPSGDM, silent for SGD",
         "heavy-ball",
         ("averaged",),
     ),
-    Choice("nesterov", "Nesterov's momentum for SGD", "silent", "off", ("on",)),
-    Choice(
+    OpenChoice("nesterov", "Nesterov's momentum for SGD", "silent", "off", ("on",)),
+    OpenChoice(
         "decayed", "Which parameters are decayed", "silent; theta as a whole", "all", ("matrices",)
     ),
-    Choice("vgg", "VGG-11 with or without batch norm", "silent", "batch-norm", ("plain",)),
-    Choice(
+    OpenChoice("vgg", "VGG-11 with or without batch norm", "silent", "batch-norm", ("plain",)),
+    OpenChoice(
         "gpus",
         "A batch of 128 in all, or on each of so many GPUs",
         "batch size 128; GPUs not mentioned",
@@ -108,15 +108,15 @@ CHOICES = (
         _AT_LEAST_1,
         "count",
     ),
-    Choice("lr-end", "Final learning rate / peak", "silent", "0", _AT_LEAST_0, "number"),
-    Choice(
+    OpenChoice("lr-end", "Final learning rate / peak", "silent", "0", _AT_LEAST_0, "number"),
+    OpenChoice(
         "p-cosine",
         "Whether p's cosine spans the warm-up",
         "p_1 = p_max and p_S = 2 over all S epochs",
         "whole",
         ("after-warmup",),
     ),
-    Choice(
+    OpenChoice(
         "fig4-p",
         "The p_max values of Fig. 4",
         "silent; the tables use 6 (CIFAR-10) and 9 (ImageNet-1K)",
@@ -124,7 +124,7 @@ CHOICES = (
         ("numbers from 2 on, separated by commas",),
         "numbers",
     ),
-    Choice(
+    OpenChoice(
         "fig2-sgd-lr",
         "SGD's learning rate in Fig. 2 (no momentum, no decay)",
         "SGD and LPSGD have no row in the tables",
@@ -132,7 +132,7 @@ CHOICES = (
         _AT_LEAST_0,
         "number",
     ),
-    Choice(
+    OpenChoice(
         "fig2-lpsgd-lr",
         "LPSGD's learning rate in Fig. 2 (no momentum, no decay; p_max of LPSGDM's row)",
         "SGD and LPSGD have no row in the tables",
@@ -140,14 +140,14 @@ CHOICES = (
         _AT_LEAST_0,
         "number",
     ),
-    Choice(
+    OpenChoice(
         "fig1-optimizer",
         "The optimizer that trains the network of Fig. 1, with its row of the tables",
         "silent",
         "sgd",
         ("lpsgdm", "adamw", "lion"),
     ),
-    Choice(
+    OpenChoice(
         "fig1-samples",
         "Training images over which Fig. 1's Hessian is taken",
         "silent",
@@ -155,28 +155,28 @@ CHOICES = (
         _AT_LEAST_1,
         "count",
     ),
-    Choice(
+    OpenChoice(
         "fig1-batchnorm",
         "Batch norm while Fig. 1's Hessian is measured",
         "silent",
         "eval",
         ("batch",),
     ),
-    Choice(
+    OpenChoice(
         "train-nll",
         "Training NLL: mean over the epoch's batches, or the whole set in evaluation mode",
         "silent",
         "running",
         ("whole",),
     ),
-    Choice(
+    OpenChoice(
         "lion-beta2",
         "Lion's beta_2",
         "0.99 in the text, 0.999 in Tables 4 and 5, 0.99 in Table 6",
         "table",
         ("text",),
     ),
-    Choice(
+    OpenChoice(
         "grid-lr0",
         "The learning rate 0 in the grid of SGD and LPSGDM",
         "listed",

@@ -194,7 +194,7 @@ def _better_generalization() -> Finding:
 
 def _p_max_varies() -> Finding:
     used: dict[str, dict[str, float | None]] = {}
-    for row in tables.settings():
+    for row in tables.setting_rows():
         if row.optimizer == OURS:
             used.setdefault(row.model, {})[tables.DATASETS[row.dataset]] = row.p_max
     found = "; ".join(
@@ -212,7 +212,7 @@ def _p_max_varies() -> Finding:
 
 
 def _beats_sgdm() -> Finding:
-    places = [(row.dataset, row.model) for row in tables.settings() if row.optimizer == OURS]
+    places = [(row.dataset, row.model) for row in tables.setting_rows() if row.optimizer == OURS]
     lost = [
         f"{tables.DATASETS[d]} {m} at {e}"
         for d, m in places
@@ -300,7 +300,7 @@ def _clear_margins() -> Finding:
 
 
 def _smallest_nll() -> Finding:
-    places = [(r.dataset, r.model) for r in tables.settings() if r.optimizer == OURS]
+    places = [(r.dataset, r.model) for r in tables.setting_rows() if r.optimizer == OURS]
 
     def smallest(dataset: str, model: str, epoch: int) -> bool:
         nll = {o: tables.result(dataset, model, o, "train_nll", epoch).mean for o in OPTIMIZERS}
@@ -341,7 +341,7 @@ def _budget_claim(optimizer: str) -> Callable[[], Finding]:
         )
         found = f"{sizes} = {without_p} trials"
         if "p" in choices:
-            used = sorted({row.p_max for row in tables.settings() if row.p_max is not None})
+            used = sorted({row.p_max for row in tables.setting_rows() if row.p_max is not None})
             known = ", ".join(f"{p:g}" for p in used)
             found += f", times the number of p_max, which is not given (the tables use {known})"
         if learning < without_p:
@@ -352,7 +352,7 @@ def _budget_claim(optimizer: str) -> Callable[[], Finding]:
 
 
 def _lion_beta2() -> Finding:
-    rows = [row for row in tables.settings() if row.optimizer == "Lion"]
+    rows = [row for row in tables.setting_rows() if row.optimizer == "Lion"]
     used = {beta: sum(row.beta2 == beta for row in rows) for beta in (0.99, 0.999)}
     found = f"Tables 4 to 6 have 0.99 in {used[0.99]} row and 0.999 in {used[0.999]} rows"
     return Finding(_verdict(used[0.999] == 0), found)

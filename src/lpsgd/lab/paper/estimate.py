@@ -14,7 +14,7 @@ from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
-    from lpsgd.lab.paper.flops import Cost
+    from lpsgd.lab.paper.flops import ModelFlops
 
 # Peak FLOP/s in single precision without tensor cores, from the makers' data sheets.
 GPUS = {
@@ -41,7 +41,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """The cost of a list of runs."""
 
     runs: int
@@ -66,7 +66,7 @@ def estimate(
     gpu: str = "A100",
     seconds_per_image: Callable[[Shape], float] | None = None,
     jobs: int = 1,
-) -> Estimate:
+) -> CostEstimate:
     """Add up the runs.
 
     ``hessian_images`` are those that Hessian products go through, for each run. Times go by FLOPs:
@@ -81,13 +81,13 @@ def estimate(
         if seconds_per_image is not None:
             seconds += seconds_per_image(shape) * work / cost.training
     hours = None if seconds_per_image is None else seconds / jobs / 3600
-    return Estimate(len(tasks), flops, flops / (GPUS[gpu] * USED) / 3600, hours)
+    return CostEstimate(len(tasks), flops, flops / (GPUS[gpu] * USED) / 3600, hours)
 
 
 def _work(task: Task, scale: Scale) -> tuple[Shape, int, int]:
     """The shape of a run, and how many images it trains on and tests."""
     recipe = task.recipe
-    place = next(p for p in scale.places.values() if p.dataset == recipe.dataset)
+    place = next(p for p in scale.stand_ins.values() if p.dataset == recipe.dataset)
     steps = place.train // recipe.batch_size
     shape = Shape(recipe.model, recipe.width, place.shape, place.classes)
     trained = recipe.epochs * steps * recipe.batch_size
@@ -95,7 +95,7 @@ def _work(task: Task, scale: Scale) -> tuple[Shape, int, int]:
 
 
 @cache
-def _flops(shape: Shape) -> Cost:
+def _flops(shape: Shape) -> ModelFlops:
     from lpsgd.lab.paper.flops import count
 
     return count(

@@ -57,7 +57,7 @@ def outside(row: tables.Setting, space: Space) -> dict[str, Any]:
     }
 
 
-def to_toml(space: Space) -> str:
+def grid_to_toml(space: Space) -> str:
     """The space as a file that a sweep takes."""
     lines = ["# The search grids of the paper, written by `lpsgd reproduce grid`."]
     for optimizer, choices in space.items():
@@ -69,7 +69,7 @@ def to_toml(space: Space) -> str:
 def reproduce(folder: Path, *, keep_zero_lr: bool = False) -> Document:
     """The grids with their sizes, and where the tables' settings fall outside them."""
     full, space = load_space(keep_zero_lr=True), load_space(keep_zero_lr=keep_zero_lr)
-    write_text(folder / "grid.toml", to_toml(space))
+    write_text(folder / "grid.toml", grid_to_toml(space))
     document = Document("grid", "The paper's search grids")
     rows = [
         (name, _printed(full[name]), trials(choices), ", ".join(_sizes(choices)))
@@ -111,7 +111,7 @@ def _sizes(choices: Mapping[str, list[Any]]) -> list[str]:
 
 
 def _outside_rows(space: Space) -> Iterator[tuple[Cell, ...]]:
-    for row in tables.settings():
+    for row in tables.setting_rows():
         for name, value in outside(row, space).items():
             choices = space[tables.OPTIMIZERS[row.optimizer]][name]
             found = (tables.DATASETS[row.dataset], row.model, row.optimizer, name)

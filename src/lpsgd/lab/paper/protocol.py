@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lpsgd.lab.paper.scales import Place, Scale
+from lpsgd.lab.paper.scales import Scale, StandIn
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
@@ -19,7 +19,7 @@ Panel = TypeVar("Panel", bound="tuple[Any, ...]")
 
 
 @dataclass(frozen=True)
-class Options:
+class Setup:
     """What the user asked for."""
 
     scale: Scale
@@ -33,41 +33,41 @@ class Options:
         return self.out / target
 
 
-def chosen_panels(panels: Iterable[Panel], options: Options) -> list[Panel]:
+def chosen_panels(panels: Iterable[Panel], options: Setup) -> list[Panel]:
     """Of a figure's panels (data set, model, ...), those whose model was asked for."""
     return [panel for panel in panels if panel[1] in options.models]
 
 
-def place_of(dataset: str, options: Options) -> Place:
+def stand_in(dataset: str, options: Setup) -> StandIn:
     """What the scale and the choices put in the place of one of the paper's data sets."""
-    return options.scale.places[dataset]
+    return options.scale.stand_ins[dataset]
 
 
-def epochs_of(dataset: str, options: Options) -> int:
+def epochs_of(dataset: str, options: Setup) -> int:
     """The epochs of a run."""
     if dataset == "imagenet1k":
         return max(1, round(_scaled(options.choices["imagenet-epochs"], dataset, options)))
-    return place_of(dataset, options).epochs
+    return stand_in(dataset, options).epochs
 
 
-def scaled_epoch(epoch: int, dataset: str, options: Options) -> int:
+def scaled_epoch(epoch: int, dataset: str, options: Setup) -> int:
     """The epoch of a run that corresponds to an epoch of the paper (50 of 200 is 5 of 20)."""
     return max(1, round(_scaled(epoch, dataset, options)))
 
 
-def _scaled(epochs: float, dataset: str, options: Options) -> float:
+def _scaled(epochs: float, dataset: str, options: Setup) -> float:
     """A number of the paper's epochs at the scale's; at paper scale the same."""
-    return epochs * place_of(dataset, options).epochs / tables.checkpoints(dataset)[-1]
+    return epochs * stand_in(dataset, options).epochs / tables.checkpoints(dataset)[-1]
 
 
-def _measured_epochs(dataset: str, options: Options) -> int:
+def _measured_epochs(dataset: str, options: Setup) -> int:
     """The largest spacing of measurements that meets every checkpoint of a data set's table."""
     return math.gcd(*(scaled_epoch(e, dataset, options) for e in tables.checkpoints(dataset)))
 
 
-def recipe(row: tables.Setting, options: Options, **settings: Any) -> Recipe:
+def recipe(row: tables.Setting, options: Setup, **settings: Any) -> Recipe:
     """The run of one row of Tables 4 to 6; ``settings`` replace those of the optimizer."""
-    place, choices = place_of(row.dataset, options), options.choices
+    place, choices = stand_in(row.dataset, options), options.choices
     values = tables.recipe_values(row)
     epochs = epochs_of(row.dataset, options)
     batch = options.scale.batch_size or values["batch_size"] * choices["gpus"]
@@ -105,7 +105,7 @@ def _model(name: str, vgg: str) -> str:
     return "vgg11_plain" if name == "vgg11" and vgg == "plain" else name
 
 
-def _optimizer(name: str, settings: dict[str, Any], options: Options) -> tuple[str, dict[str, Any]]:
+def _optimizer(name: str, settings: dict[str, Any], options: Setup) -> tuple[str, dict[str, Any]]:
     """The optimizer under the choices that concern it."""
     choices = options.choices
     if name == "lion" and choices["lion-beta2"] == "text":
@@ -133,7 +133,7 @@ def _held(
     return HELD, {**kept, **horizon}
 
 
-def tasks_for(recipe: Recipe, label: str, options: Options, *, kind: str = "runs") -> list[Task]:
+def tasks_for(recipe: Recipe, label: str, options: Setup, *, kind: str = "runs") -> list[Task]:
     """One task for each seed. Targets that need the same run share its folder."""
     network = f"{recipe.dataset}-{recipe.model}"
     # named after what is trained, not after the target's label for it

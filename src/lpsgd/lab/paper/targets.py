@@ -12,7 +12,7 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.paper import claims, grid
 from lpsgd.lab.paper.figures import accuracy as accuracy_figures
 from lpsgd.lab.paper.figures import fig1
-from lpsgd.lab.paper.protocol import Options, paired_order
+from lpsgd.lab.paper.protocol import Setup, paired_order
 from lpsgd.lab.paper.tables import decay
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
@@ -20,13 +20,16 @@ from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Document, Table
 from lpsgd.lab.training.options import RunOptions
 
-Planner = Callable[[Options], list[Task]]
-Drawer = Callable[[Options, Sequence[Task]], Document]
-Execution = Callable[[Options, Sequence[Task], RunOptions, ExecutorChoice], None]
+Planner = Callable[[Setup], list[Task]]
+Drawer = Callable[[Setup, Sequence[Task]], Document]
+Execution = Callable[[Setup, Sequence[Task], RunOptions, ExecutorChoice], None]
 
 
 def train_all(
-    options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
+    options: Setup,
+    tasks: Sequence[Task],
+    run_options: RunOptions,
+    choice: ExecutorChoice,
 ) -> None:
     """Train what is not done yet, several at once; failures are told when the others are done."""
     from lpsgd.lab.execution.run import run_tasks
@@ -47,7 +50,7 @@ class Target:
     draw: Drawer
     plan: Planner = lambda options: []
     execute: Execution = train_all
-    hessian_images: Callable[[Options], list[int]] = lambda options: []
+    hessian_images: Callable[[Setup], list[int]] = lambda options: []
     """For each run, how many images go through Hessian products."""
 
 
@@ -74,13 +77,13 @@ def _figure(
     )
 
 
-def _fig3(options: Options, tasks: Sequence[Task]) -> Document:
+def _fig3(options: Setup, tasks: Sequence[Task]) -> Document:
     from lpsgd.lab.paper.figures import fig3
 
     return fig3.reproduce(options.folder("fig3"))
 
 
-def _theory(options: Options, tasks: Sequence[Task]) -> Document:
+def _theory(options: Setup, tasks: Sequence[Task]) -> Document:
     from lpsgd.lab.paper.theory import report
 
     horizons = options.scale.horizons
@@ -88,7 +91,7 @@ def _theory(options: Options, tasks: Sequence[Task]) -> Document:
     return report.reproduce(horizons, options.scale.title(f"The theory, measured ({span})"))
 
 
-def _grid(options: Options, tasks: Sequence[Task]) -> Document:
+def _grid(options: Setup, tasks: Sequence[Task]) -> Document:
     keep = options.choices["grid-lr0"] == "keep"
     return grid.reproduce(options.folder("grid"), keep_zero_lr=keep)
 
@@ -133,7 +136,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def make(
-    target: Target, options: Options, run_options: RunOptions, choice: ExecutorChoice
+    target: Target, options: Setup, run_options: RunOptions, choice: ExecutorChoice
 ) -> Document:
     """Train what is missing, then draw."""
     tasks = target.plan(options)
@@ -167,7 +170,7 @@ def _without_imagenet(target: Target, tasks: Sequence[Task]) -> str:
     return f". Without it: lpsgd reproduce {target.name} --models {','.join(sorted(others))}"
 
 
-def _provenance(options: Options, tasks: Sequence[Task]) -> Table:
+def _provenance(options: Setup, tasks: Sequence[Task]) -> Table:
     """Every run with its settings and folder, so that a number can be traced."""
     rows = [
         (
@@ -188,14 +191,14 @@ def _provenance(options: Options, tasks: Sequence[Task]) -> Table:
     )
 
 
-def needs(target: Target, options: Options) -> list[str]:
+def needs(target: Target, options: Setup) -> list[str]:
     """What stands in for the paper's data sets in the runs that --models leaves."""
     used = {task.recipe.dataset for task in target.plan(options)}
-    found = (options.scale.places[dataset] for dataset in target.datasets)
+    found = (options.scale.stand_ins[dataset] for dataset in target.datasets)
     return list(dict.fromkeys(place.title for place in found if place.dataset in used))
 
 
-def check_models(target: Target, options: Options) -> None:
+def check_models(target: Target, options: Setup) -> None:
     """An error if --models leaves a target without a run."""
     if target.datasets and not target.plan(options):
         every = target.plan(replace(options, models=tuple(tables.MODELS)))

@@ -35,7 +35,7 @@ from lpsgd.peers import factory, grammar
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-PAPER = "paper"
+PAPER_SPACE = "paper"
 _RANGE_KEYS = ("low", "high", "log", "step", "points")
 _MOST_POINTS = 10_000
 _LARGEST_WHOLE = 2**53  # beyond it samplers round
@@ -194,7 +194,7 @@ def read_space(
 ) -> list[Competitor]:
     """The competitors of ``paper`` or of a TOML file; ``only`` keeps some labels of them."""
     source = f"--space {text}"
-    if text == PAPER and not Path(text).exists():
+    if text == PAPER_SPACE and not Path(text).exists():
         from lpsgd.lab.paper.grid import load_space
 
         tables: dict[str, Any] = dict(load_space())
@@ -228,7 +228,9 @@ def _read_file(path: Path, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{source}: {error.strerror}; write a TOML file or {PAPER!r}") from None
+        raise UserError(
+            f"{source}: {error.strerror}; write a TOML file or {PAPER_SPACE!r}"
+        ) from None
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers without end
         raise UserError(f"{source}: not a TOML file: {error}") from None
 

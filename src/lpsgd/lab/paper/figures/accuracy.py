@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.analysis.stats import summarise
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.paper.protocol import Options, chosen_panels, load, recipe, tasks_for
+from lpsgd.lab.paper.protocol import Setup, chosen_panels, load, recipe, tasks_for
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables.published import OURS
 from lpsgd.lab.plan import Task
@@ -27,10 +27,10 @@ FIG4 = (("cifar10", "ResNet-18"), ("imagenet1k", "ResNet-50"))
 # Fig. 2's final accuracies as the introduction states them: SGD, LPSGD.
 FIG2_STATED = {"cifar10": (92.40, 93.05), "cifar100": (68.97, 73.89)}
 
-Recipes = Callable[[str, str, Options], Iterator[tuple[str, Recipe]]]
+Recipes = Callable[[str, str, Setup], Iterator[tuple[str, Recipe]]]
 
 
-def fig2_recipes(dataset: str, model: str, options: Options) -> Iterator[tuple[str, Recipe]]:
+def fig2_recipes(dataset: str, model: str, options: Setup) -> Iterator[tuple[str, Recipe]]:
     """SGD and LPSGD: the tables' rows with momentum and decay 0, and the chosen learning rates."""
     sgd = replace(tables.setting(dataset, model, "SGD w/ Momentum"), weight_decay=0.0, beta1=0.0)
     yield "SGD", recipe(sgd, options, lr=options.choices["fig2-sgd-lr"])
@@ -38,7 +38,7 @@ def fig2_recipes(dataset: str, model: str, options: Options) -> Iterator[tuple[s
     yield "LPSGD", recipe(lpsgd, options, lr=options.choices["fig2-lpsgd-lr"])
 
 
-def fig4_recipes(dataset: str, model: str, options: Options) -> Iterator[tuple[str, Recipe]]:
+def fig4_recipes(dataset: str, model: str, options: Setup) -> Iterator[tuple[str, Recipe]]:
     """LPSGDM's row of the tables with each p_max."""
     for p in options.choices["fig4-p"]:
         if p < 2:
@@ -46,7 +46,7 @@ def fig4_recipes(dataset: str, model: str, options: Options) -> Iterator[tuple[s
         yield f"p_max = {p:g}", recipe(tables.setting(dataset, model, OURS), options, p=p)
 
 
-def plan(recipes: Recipes, panels: Sequence[tuple[str, str]], options: Options) -> list[Task]:
+def plan(recipes: Recipes, panels: Sequence[tuple[str, str]], options: Setup) -> list[Task]:
     """The runs of a figure."""
     return [
         task
@@ -56,7 +56,7 @@ def plan(recipes: Recipes, panels: Sequence[tuple[str, str]], options: Options) 
     ]
 
 
-def _tasks(recipes: Recipes, dataset: str, model: str, options: Options) -> list[list[Task]]:
+def _tasks(recipes: Recipes, dataset: str, model: str, options: Setup) -> list[list[Task]]:
     return [
         tasks_for(made, label.replace(" ", ""), options)
         for label, made in recipes(dataset, model, options)
@@ -64,7 +64,7 @@ def _tasks(recipes: Recipes, dataset: str, model: str, options: Options) -> list
 
 
 def _groups(
-    recipes: Recipes, dataset: str, model: str, options: Options
+    recipes: Recipes, dataset: str, model: str, options: Setup
 ) -> dict[str, list[RunRecord]]:
     labels = [label for label, _ in recipes(dataset, model, options)]
     tasks = _tasks(recipes, dataset, model, options)
@@ -72,7 +72,11 @@ def _groups(
 
 
 def draw(
-    name: str, title: str, recipes: Recipes, panels: Sequence[tuple[str, str]], options: Options
+    name: str,
+    title: str,
+    recipes: Recipes,
+    panels: Sequence[tuple[str, str]],
+    options: Setup,
 ) -> Document:
     """The curves in the paper's layout, what is drawn, and the final accuracies."""
     scale, panels = options.scale, chosen_panels(panels, options)
@@ -122,9 +126,9 @@ def _endings(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tuple[Cell, 
         yield label, *counts, summary.mean, summary.sd
 
 
-def _name(dataset: str, model: str, options: Options) -> str:
+def _name(dataset: str, model: str, options: Setup) -> str:
     scale = options.scale
-    data = tables.DATASETS[dataset] if scale.comparable else scale.places[dataset].title
+    data = tables.DATASETS[dataset] if scale.comparable else scale.stand_ins[dataset].title
     return f"{model} / {data}"
 
 

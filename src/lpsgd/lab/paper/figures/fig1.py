@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper.protocol import (
-    Options,
+    Setup,
     chosen_panels,
     recipe,
     scaled_epoch,
@@ -28,12 +28,12 @@ PANELS = (("cifar10", "ResNet-18", 20), ("imagenet1k", "ResNet-50", 5))
 STATED = {"cifar10": (17.5, -2.5), "imagenet1k": (1180.0, -680.0)}
 
 
-def plan(options: Options) -> list[Task]:
+def plan(options: Setup) -> list[Task]:
     """One run for each panel; its curvature is measured while it trains."""
     return [_task(dataset, model, options) for dataset, model, _ in chosen_panels(PANELS, options)]
 
 
-def hessian_images(options: Options) -> list[int]:
+def hessian_images(options: Setup) -> list[int]:
     """How many images the Hessian products of each run go through."""
     from lpsgd.curvature.monitor import DIAGONAL_PROBES
 
@@ -52,7 +52,7 @@ def _measurements(epochs: int, every: int) -> int:
     return 1 + -(-epochs // every)
 
 
-def _task(dataset: str, model: str, options: Options) -> Task:
+def _task(dataset: str, model: str, options: Setup) -> Task:
     by_name = {lab: paper for paper, lab in tables.OPTIMIZERS.items()}
     name = options.choices["fig1-optimizer"]
     made = recipe(tables.setting(dataset, model, by_name[name]), options)
@@ -61,17 +61,20 @@ def _task(dataset: str, model: str, options: Options) -> Task:
     return task
 
 
-def _kind(options: Options) -> str:
+def _kind(options: Setup) -> str:
     return f"curvature-{options.choices['fig1-batchnorm']}-{_samples(options)}"
 
 
-def _samples(options: Options) -> int:
+def _samples(options: Setup) -> int:
     asked: int = options.choices["fig1-samples"]
     return min(asked, options.scale.hessian_samples or asked)
 
 
 def execute(
-    options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
+    options: Setup,
+    tasks: Sequence[Task],
+    run_options: RunOptions,
+    choice: ExecutorChoice,
 ) -> None:
     """Train and measure at the asked epochs, one run after the other: each needs much memory."""
     from lpsgd.lab.execution.run import run_tasks
@@ -90,7 +93,7 @@ def execute(
             raise LabError(failures[0])
 
 
-def draw(options: Options, tasks: Sequence[Task]) -> Document:
+def draw(options: Setup, tasks: Sequence[Task]) -> Document:
     """The spectra of both runs, one above the other over epochs, and their extremes."""
     from lpsgd.curvature import read_records
     from lpsgd.lab.spectra.figures import evolution_figure
@@ -114,7 +117,7 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
     for letter, task, (dataset, model, every) in zip("ab", tasks, panels, strict=False):
         records = read_records(task.folder / "curvature.jsonl")
         name = f"{model} / " + (
-            tables.DATASETS[dataset] if scale.comparable else scale.places[dataset].title
+            tables.DATASETS[dataset] if scale.comparable else scale.stand_ins[dataset].title
         )
         rows += list(_extremes(name, records))
         nodes += list(_nodes(name, records))

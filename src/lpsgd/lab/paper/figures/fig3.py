@@ -51,7 +51,7 @@ def reproduce(folder: Path) -> Document:
         }
         for quadratic in QUADRATICS
     }
-    write_text(folder / PAGE, page())
+    write_text(folder / PAGE, interactive_page())
     chosen = [_describe(quadratic) for quadratic in QUADRATICS]
     document = Document("fig3", "Fig. 3: descents on two quadratics")
     return document.add(
@@ -170,7 +170,7 @@ def _losses(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) ->
 # --- the page ----------------------------------------------------------------------------------
 
 
-def page() -> str:
+def interactive_page() -> str:
     """The interactive page: one file, no network, the same formulas as the optimizers'."""
     body = Template(asset(__package__, "fig3.html")).substitute(data=embedded_json(_page_data()))
     return frame(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.analysis.curves import final_values, learning_curve
 from lpsgd.lab.analysis.stats import summarise
-from lpsgd.lab.paper.protocol import Options, load, place_of, recipe, tasks_for
+from lpsgd.lab.paper.protocol import Setup, load, recipe, stand_in, tasks_for
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
@@ -31,7 +31,7 @@ LABELS = {
 }
 
 
-def recipes(options: Options) -> Iterator[tuple[str, Recipe]]:
+def recipes(options: Setup) -> Iterator[tuple[str, Recipe]]:
     """One run in five versions; without weight decay, which would add its own part to the step."""
     row = replace(tables.setting(DATASET, MODEL, tables.OURS), weight_decay=0.0)
     paper = recipe(row, options)
@@ -47,10 +47,10 @@ def _rule(paper: Recipe) -> dict[str, Any]:
     return {name: paper.settings[name] for name in ("lr", "momentum", "p", "weight_decay", "eps")}
 
 
-def _matched(paper: Recipe, length: str, options: Options) -> Recipe:
+def _matched(paper: Recipe, length: str, options: Setup) -> Recipe:
     from lpsgd.lab.paper.variants import MATCHED
 
-    steps = place_of(DATASET, options).train // paper.batch_size
+    steps = stand_in(DATASET, options).train // paper.batch_size
     horizon = {"total_epochs": paper.epochs, "steps_per_epoch": steps}
     if "held_epochs" in paper.settings:  # of --choose p-cosine=after-warmup
         horizon["held_epochs"] = paper.settings["held_epochs"]
@@ -58,12 +58,12 @@ def _matched(paper: Recipe, length: str, options: Options) -> Recipe:
     return paper.with_changes(optimizer=MATCHED, settings=settings)
 
 
-def plan(options: Options) -> list[Task]:
+def plan(options: Setup) -> list[Task]:
     """Five versions for each seed."""
     return [task for label, made in recipes(options) for task in tasks_for(made, label, options)]
 
 
-def draw(options: Options) -> Document:
+def draw(options: Setup) -> Document:
     """The size of the step over training, with and without the learning-rate schedule; accuracy."""
     scale = options.scale
     title = "The hidden decay: how the step shrinks as p anneals"

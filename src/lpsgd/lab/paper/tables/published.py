@@ -72,7 +72,7 @@ INAPPLICABLE = (
 
 
 @cache
-def results() -> tuple[Result, ...]:
+def result_rows() -> tuple[Result, ...]:
     """Every number of Tables 1 to 3, in the paper's order."""
     return tuple(
         Result(
@@ -84,17 +84,17 @@ def results() -> tuple[Result, ...]:
             float(row["mean"]),
             float(row["std"]),
         )
-        for row in read("results.csv")
+        for row in read_csv("results.csv")
     )
 
 
 @cache
-def settings() -> tuple[Setting, ...]:
+def setting_rows() -> tuple[Setting, ...]:
     """The 28 rows of Tables 4 to 6."""
-    return tuple(parse_setting(row) for row in read("hyperparameters.csv"))
+    return tuple(parse_setting(row) for row in read_csv("hyperparameters.csv"))
 
 
-def read(name: str) -> list[dict[str, str]]:
+def read_csv(name: str) -> list[dict[str, str]]:
     """The rows of one of the two files, as text."""
     text = (resources.files("lpsgd.lab.paper") / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
@@ -123,7 +123,7 @@ def parse_setting(row: Mapping[str, str]) -> Setting:
 
 def result(dataset: str, model: str, optimizer: str, metric: str, epoch: int) -> Result:
     """The number of that place in the tables."""
-    for found in results():
+    for found in result_rows():
         place = (found.dataset, found.model, found.optimizer, found.metric, found.epoch)
         if place == (dataset, model, optimizer, metric, epoch):
             return found
@@ -132,7 +132,7 @@ def result(dataset: str, model: str, optimizer: str, metric: str, epoch: int) ->
 
 def setting(dataset: str, model: str, optimizer: str) -> Setting:
     """The row of that place in Tables 4 to 6."""
-    for row in settings():
+    for row in setting_rows():
         if (row.dataset, row.model, row.optimizer) == (dataset, model, optimizer):
             return row
     raise KeyError((dataset, model, optimizer))
@@ -140,12 +140,12 @@ def setting(dataset: str, model: str, optimizer: str) -> Setting:
 
 def models(dataset: str) -> tuple[str, ...]:
     """The models that a data set's table has rows for."""
-    return tuple(dict.fromkeys(row.model for row in settings() if row.dataset == dataset))
+    return tuple(dict.fromkeys(row.model for row in setting_rows() if row.dataset == dataset))
 
 
 def checkpoints(dataset: str) -> tuple[int, ...]:
     """The epochs that a data set's table reports: 50, 100, 200 or 20, 40, 60."""
-    return tuple(sorted({row.epoch for row in results() if row.dataset == dataset}))
+    return tuple(sorted({row.epoch for row in result_rows() if row.dataset == dataset}))
 
 
 def recipe_values(row: Setting) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lpsgd.lab.analysis.curves import averaged
 from lpsgd.lab.analysis.stats import Summary, summarise
 from lpsgd.lab.formatting import fixed
-from lpsgd.lab.paper.protocol import Options, load, recipe, scaled_epoch, tasks_for
+from lpsgd.lab.paper.protocol import Setup, load, recipe, scaled_epoch, tasks_for
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
@@ -22,13 +22,13 @@ from lpsgd.lab.store.run_record import RunRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METRICS = {"train_nll": ("Training NLL", 4), "test_top1": ("Testing Top-1 ACC (%)", 2)}
+TABLE_METRICS = {"train_nll": ("Training NLL", 4), "test_top1": ("Testing Top-1 ACC (%)", 2)}
 WITHIN = 2.0
 """Joint deviations within which a difference is called agreement."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class Measurement:
     """One place of the table: what was measured, and the paper's number for it."""
 
     model: str
@@ -56,7 +56,7 @@ class Entry:
         return abs(self.difference) <= WITHIN * self.joint
 
 
-def plan(dataset: str, options: Options) -> list[Task]:
+def plan(dataset: str, options: Setup) -> list[Task]:
     """The runs of a table."""
     return [
         task
@@ -65,33 +65,35 @@ def plan(dataset: str, options: Options) -> list[Task]:
     ]
 
 
-def _rows(dataset: str, options: Options) -> list[tables.Setting]:
-    return [r for r in tables.settings() if r.dataset == dataset and r.model in options.models]
+def _rows(dataset: str, options: Setup) -> list[tables.Setting]:
+    return [r for r in tables.setting_rows() if r.dataset == dataset and r.model in options.models]
 
 
-def entries(dataset: str, options: Options) -> Iterator[Entry]:
+def entries(dataset: str, options: Setup) -> Iterator[Measurement]:
     """Every place of the table, read from the runs' folders."""
     for row in _rows(dataset, options):
         runs = _runs(row, options)
-        for metric in METRICS:
+        for metric in TABLE_METRICS:
             for epoch in tables.checkpoints(dataset):
                 values = _values(runs, _measured_as(metric, options), dataset, epoch, options)
                 published = tables.result(dataset, row.model, row.optimizer, metric, epoch)
-                yield Entry(row.model, row.optimizer, metric, epoch, summarise(values), published)
+                yield Measurement(
+                    row.model, row.optimizer, metric, epoch, summarise(values), published
+                )
 
 
-def _runs(row: tables.Setting, options: Options) -> list[RunRecord]:
+def _runs(row: tables.Setting, options: Setup) -> list[RunRecord]:
     tasks = tasks_for(recipe(row, options), tables.OPTIMIZERS[row.optimizer], options)
     return load(tasks)
 
 
-def _measured_as(metric: str, options: Options) -> str:
+def _measured_as(metric: str, options: Setup) -> str:
     whole = metric == "train_nll" and options.choices["train-nll"] == "whole"
     return "train_nll_eval" if whole else metric
 
 
 def _values(
-    runs: Sequence[RunRecord], metric: str, dataset: str, epoch: int, options: Options
+    runs: Sequence[RunRecord], metric: str, dataset: str, epoch: int, options: Setup
 ) -> list[float]:
     wanted = scaled_epoch(epoch, dataset, options)
     found = [
@@ -103,7 +105,7 @@ def _values(
     return [value for value in found if value is not None and math.isfinite(value)]
 
 
-def draw(dataset: str, name: str, options: Options, tasks: Sequence[Task]) -> Document:
+def draw(dataset: str, name: str, options: Setup, tasks: Sequence[Task]) -> Document:
     """The table in the paper's layout, the differences where they may be shown, the curves."""
     scale, number_ = options.scale, name[-1]
     found = list(entries(dataset, options))
@@ -157,11 +159,11 @@ def draw(dataset: str, name: str, options: Options, tasks: Sequence[Task]) -> Do
     return document
 
 
-def _layout(name: str, found: Sequence[Entry], epochs: Sequence[int]) -> Table:
+def _layout(name: str, found: Sequence[Measurement], epochs: Sequence[int]) -> Table:
     columns = ["Model", "Optimizer"]
-    for title, _ in METRICS.values():
+    for title, _ in TABLE_METRICS.values():
         columns += [f"{title} @{epoch}" for epoch in epochs]
-    grouped: dict[tuple[str, str], list[Entry]] = {}
+    grouped: dict[tuple[str, str], list[Measurement]] = {}
     for entry in found:
         grouped.setdefault((entry.model, entry.optimizer), []).append(entry)
     best = {_column(entry): _best(entry, found) for entry in found}
@@ -172,19 +174,19 @@ def _layout(name: str, found: Sequence[Entry], epochs: Sequence[int]) -> Table:
     return Table(f"{name}-layout", "In the paper's layout", tuple(columns), rows)
 
 
-def _column(entry: Entry) -> tuple[str, str, int]:
+def _column(entry: Measurement) -> tuple[str, str, int]:
     return entry.model, entry.metric, entry.epoch
 
 
-def _best(entry: Entry, found: Sequence[Entry]) -> Entry | None:
+def _best(entry: Measurement, found: Sequence[Measurement]) -> Measurement | None:
     """The best of the optimizers in the entry's column of its model."""
     rivals = [e for e in found if _column(e) == _column(entry) and e.measured.mean is not None]
     sign = 1 if entry.metric == "test_top1" else -1
     return max(rivals, key=lambda e: sign * (e.measured.mean or 0.0), default=None)
 
 
-def _cell(entry: Entry, *, bold: bool) -> str:
-    digits = METRICS[entry.metric][1]
+def _cell(entry: Measurement, *, bold: bool) -> str:
+    digits = TABLE_METRICS[entry.metric][1]
     measured = entry.measured
     if measured.mean is None:
         return "-"
@@ -192,7 +194,7 @@ def _cell(entry: Entry, *, bold: bool) -> str:
     return f"**{shown}**" if bold else shown
 
 
-def _numbers(name: str, found: Sequence[Entry], dataset: str, options: Options) -> Table:
+def _numbers(name: str, found: Sequence[Measurement], dataset: str, options: Setup) -> Table:
     return Table(
         name,
         "every number of the table",
@@ -213,7 +215,7 @@ def _numbers(name: str, found: Sequence[Entry], dataset: str, options: Options) 
     )
 
 
-def _differences(name: str, found: Sequence[Entry]) -> Iterator[Table]:
+def _differences(name: str, found: Sequence[Measurement]) -> Iterator[Table]:
     judged = [e.agrees for e in found if e.agrees is not None]
     yield Table(
         name,
@@ -251,14 +253,14 @@ def _differences(name: str, found: Sequence[Entry]) -> Iterator[Table]:
     )
 
 
-def _by_model(dataset: str, options: Options) -> dict[str, dict[str, list[RunRecord]]]:
+def _by_model(dataset: str, options: Setup) -> dict[str, dict[str, list[RunRecord]]]:
     groups: dict[str, dict[str, list[RunRecord]]] = {}
     for row in _rows(dataset, options):
         groups.setdefault(row.model, {})[row.optimizer] = _runs(row, options)
     return groups
 
 
-def _figure(dataset: str, options: Options, found: Sequence[Entry]) -> Figure:
+def _figure(dataset: str, options: Setup, found: Sequence[Measurement]) -> Figure:
     by_model = _by_model(dataset, options)
     styles = series_styles(tables.OPTIMIZERS)
     with canvas(TEXT if len(by_model) > 1 else TEXT / 2, 2.7) as figure:
