@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.tomlio import read_toml
 
 
 class Recipe(BaseModel):
@@ -123,12 +123,7 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
 
 def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
     """Read the keys of a TOML recipe; `make_recipe` validates them."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{option} {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers without end
-        raise UserError(f"{option} {path}: not a TOML file: {error}") from None
+    return read_toml(path, f"{option} {path}")
 
 
 def _explain(error: ValidationError) -> str:

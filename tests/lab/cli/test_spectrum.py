@@ -185,9 +185,9 @@ def test_options():
     for text, message in (
         ("evry=5", "unknown key 'evry' \\(did you mean 'every'"),
         ("every", "write key=value"),
-        ("probes=0", "probes=0; allowed: a whole number, 1 or more"),
-        ("lanczos=many", "lanczos=many; allowed"),
-        ("batchnorm=train", "batchnorm=train; allowed: eval or batch"),
+        ("probes=0", "probes=0: Input should be greater than or equal to 1"),
+        ("lanczos=many", "lanczos=many: Input should be a valid integer"),
+        ("batchnorm=train", "batchnorm=train: Input should be 'eval' or 'batch'"),
     ):
         with pytest.raises(UserError, match=message):
             parse_options(text)

@@ -13,7 +13,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper import estimate
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.flops import count
-from lpsgd.lab.paper.protocol import Setup
+from lpsgd.lab.paper.protocol import Setup, all_tasks
 from lpsgd.lab.paper.scales import PAPER_SCALE, SMOKE_SCALE, Scale
 from lpsgd.lab.paper.targets import TARGETS
 
@@ -39,7 +39,7 @@ def options(scale: Scale) -> Setup:
 
 
 def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
-    tasks = TARGETS["table3"].plan(options(PAPER_SCALE))
+    tasks = all_tasks(TARGETS["table3"].plan(options(PAPER_SCALE)))
     assert len(tasks) == 12
     found = estimate.estimate(
         tasks, PAPER_SCALE, gpu="A100", seconds_per_image=lambda shape: 0.5, jobs=2
@@ -57,10 +57,11 @@ def test_hessian_products_are_counted() -> None:
     concentration on the diagonal, eleven and thirteen times."""
     target, chosen = TARGETS["fig1"], options(PAPER_SCALE)
     samples = chosen.choices["fig1-samples"]
-    assert target.hessian_images(chosen) == [136 * samples * 11, 136 * samples * 13]
-    tasks = target.plan(chosen)
+    groups = target.plan(chosen)
+    images = target.hessian_images(chosen, groups)
+    assert images == [136 * samples * 11, 136 * samples * 13]
+    tasks = all_tasks(groups)
     trained = estimate.estimate(tasks, PAPER_SCALE).flops
-    images = target.hessian_images(chosen)
     both = estimate.estimate(tasks, PAPER_SCALE, hessian_images=images).flops
     costs = [
         count("resnet18", input_shape=(3, 32, 32), classes=10),
@@ -87,7 +88,8 @@ def test_a_measurement_takes_as_many_products_as_are_counted(tmp_path: Path) -> 
     )
     monitor.measure(0)
     every_epoch = 1 + SMOKE_SCALE.stand_ins["cifar10"].epochs
-    counted = TARGETS["fig1"].hessian_images(options(SMOKE_SCALE))[0]
+    target, chosen = TARGETS["fig1"], options(SMOKE_SCALE)
+    counted = target.hessian_images(chosen, target.plan(chosen))[0]
     assert counted == len(products) * (SMOKE_SCALE.hessian_samples or 0) * every_epoch
 
 

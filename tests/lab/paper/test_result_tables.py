@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lpsgd.lab.paper.choices import read_choices
-from lpsgd.lab.paper.protocol import Setup, scaled_epoch
+from lpsgd.lab.paper.protocol import RunGroup, Setup, all_tasks, load_runs, scaled_epoch
 from lpsgd.lab.paper.scales import CPU_SCALE, PAPER_SCALE, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
@@ -23,12 +22,12 @@ def options(scale: Scale, out: Path, *choose: str) -> Setup:
     return Setup(scale, read_choices(choose), out, tuple(tables.MODELS), 3)
 
 
-def pretend(dataset: str, chosen: Setup, shift: float) -> list[Any]:
+def pretend(dataset: str, chosen: Setup, shift: float) -> list[RunGroup]:
     """Write runs whose seeds scatter around the paper's means by its deviations, plus ``shift``."""
-    tasks = result_tables.plan(dataset, chosen)
+    groups = result_tables.plan(dataset, chosen)
     names = {lab: paper for paper, lab in tables.OPTIMIZERS.items()}
     models = {lab: paper for paper, lab in tables.MODELS.items()}
-    for task in tasks:
+    for task in all_tasks(groups):
         rows = history(90.0, seed=task.recipe.seed, epochs=task.recipe.epochs)
         for epoch in tables.checkpoints(dataset):
             row = rows[scaled_epoch(epoch, dataset, chosen) - 1]
@@ -42,7 +41,7 @@ def pretend(dataset: str, chosen: Setup, shift: float) -> list[Any]:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
         (task.folder / "result.json").write_text('{"state": "complete"}')
-    return tasks
+    return load_runs(groups)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -55,8 +54,8 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
     tmp_path: Path, dataset: str, name: str
 ) -> None:
     chosen = options(PAPER_SCALE, tmp_path)
-    tasks = pretend(dataset, chosen, shift=0.5)
-    write(result_tables.draw(dataset, name, chosen, tasks), tmp_path / name)
+    groups = pretend(dataset, chosen, shift=0.5)
+    write(result_tables.draw(dataset, name, chosen, groups), tmp_path / name)
     rows = read(tmp_path / name / f"{name}.csv")
     published = [r for r in tables.result_rows() if r.dataset == dataset]
     assert len(rows) == len(published)
@@ -79,8 +78,8 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 
 def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> None:
     chosen = options(PAPER_SCALE, tmp_path)
-    tasks = pretend("imagenet1k", chosen, shift=4.0)
-    document = result_tables.draw("imagenet1k", "table3", chosen, tasks)
+    groups = pretend("imagenet1k", chosen, shift=4.0)
+    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
     text = to_markdown(document)
     # 12 accuracies are 4 deviations off (2 * sqrt(2) are allowed), 12 NLLs are right
     assert "12 of 24 numbers differ by at most 2 joint deviations" in text
@@ -88,8 +87,8 @@ def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> N
 
 def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
     chosen = options(PAPER_SCALE, tmp_path)
-    tasks = pretend("imagenet1k", chosen, shift=0.0)
-    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, tasks))
+    groups = pretend("imagenet1k", chosen, shift=0.0)
+    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, groups))
     best = next(line for line in text.splitlines() if line.startswith("| ResNet-50 | AdamW |"))
     cells = [cell.strip() for cell in best.split("|")[3:9]]
     # as the paper prints them in bold: AdamW at NLL 20, 60 and accuracy 20
@@ -99,8 +98,8 @@ def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
 
 def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
     chosen = options(CPU_SCALE, tmp_path)
-    tasks = pretend("cifar10", chosen, shift=0.0)
-    document = result_tables.draw("cifar10", "table1", chosen, tasks)
+    groups = pretend("cifar10", chosen, shift=0.0)
+    document = result_tables.draw("cifar10", "table1", chosen, groups)
     files = write(document, tmp_path / "table1")
     for path in files:
         if path.suffix in (".csv", ".md"):
@@ -116,17 +115,18 @@ def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
 
 def test_training_nll_of_the_whole_set_is_read_where_it_was_chosen(tmp_path: Path) -> None:
     chosen = options(CPU_SCALE, tmp_path, "train-nll=whole")
-    tasks = pretend("imagenet1k", chosen, shift=0.0)
-    for task in tasks:
+    groups = pretend("imagenet1k", chosen, shift=0.0)
+    for task in all_tasks(groups):
         path = task.folder / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         lines = [json.dumps({**row, "train_nll_eval": 0.125}) + "\n" for row in rows]
         path.write_text("".join(lines))
-    found = list(result_tables.entries("imagenet1k", chosen))
+    found = list(result_tables.measurements(load_runs(groups), chosen))
     assert {e.measured.mean for e in found if e.metric == "train_nll"} == {0.125}
 
 
 def test_missing_runs_are_dashes(tmp_path: Path) -> None:
     chosen = options(CPU_SCALE, tmp_path)
-    document = result_tables.draw("imagenet1k", "table3", chosen, [])
+    groups = load_runs(result_tables.plan("imagenet1k", chosen))
+    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
     assert "| ResNet-50 | Lion | - | - | - | - | - | - |" in to_markdown(document)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
+from lpsgd.peers.grammar import parse_pair
 
 Kind = Literal["word", "number", "count", "numbers"]
 
@@ -195,9 +196,10 @@ def read_choices(texts: Sequence[str] = ()) -> Mapping[str, Any]:
     """
     chosen = {choice.name: choice.read(choice.default) for choice in CHOICES}
     for item in texts:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"--choose {item}: write NAME=VALUE")
+        try:
+            name, value = parse_pair(item)
+        except ValueError as error:
+            raise UserError(f"--choose: {error}") from None
         if name not in _BY_NAME:
             raise UserError(unknown_name("choice", name, _BY_NAME))
         chosen[name] = _BY_NAME[name].read(value)

@@ -7,17 +7,16 @@ not checkable, with the command that measures it where there is one.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from itertools import product
 
 from lpsgd.lab.paper import grid
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables.published import OPTIMIZERS, OURS
 from lpsgd.lab.report.document import Document, Table, text
+from lpsgd.lab.store.tomlio import package_toml
 
 AGREES, DIFFERS, PARTLY = "agrees", "does not follow", "follows in part"
 UNKNOWN = "not checkable from the tables"
@@ -70,8 +69,7 @@ def findings() -> Iterator[tuple[Claim, Finding]]:
 @cache
 def claims() -> tuple[Claim, ...]:
     """The statements in the order of the paper."""
-    source = (resources.files("lpsgd.lab.paper") / "claims.toml").read_text(encoding="utf-8")
-    return tuple(Claim(**entry) for entry in tomllib.loads(source)["claim"])
+    return tuple(Claim(**c) for c in package_toml("lpsgd.lab.paper", "claims.toml")["claim"])
 
 
 def reproduce() -> Document:

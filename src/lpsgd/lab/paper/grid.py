@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +11,7 @@ from typing import Any, TypeAlias
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.report.document import Attachment, Cell, Document, Table, text
 from lpsgd.lab.store.files import write_text
-from lpsgd.lab.store.tomlio import toml_value
+from lpsgd.lab.store.tomlio import package_toml, toml_lines
 
 Space: TypeAlias = "dict[str, dict[str, list[Any]]]"
 
@@ -23,8 +21,7 @@ _NOT_SEARCHED = {"eps", "p_schedule"}
 
 def load_space(*, keep_zero_lr: bool = False) -> Space:
     """The choices of each setting of each optimizer; without the paper's lr of 0 unless kept."""
-    text = (resources.files("lpsgd.lab.paper") / "grid.toml").read_text(encoding="utf-8")
-    space: Space = tomllib.loads(text)
+    space: Space = package_toml("lpsgd.lab.paper", "grid.toml")
     if not keep_zero_lr:
         for choices in space.values():
             choices["lr"] = [lr for lr in choices["lr"] if lr > 0]
@@ -61,8 +58,7 @@ def grid_to_toml(space: Space) -> str:
     """The space as a file that a sweep takes."""
     lines = ["# The search grids of the paper, written by `lpsgd reproduce grid`."]
     for optimizer, choices in space.items():
-        lines += ["", f"[{optimizer}]"]
-        lines += [f"{name} = {toml_value(values)}" for name, values in choices.items()]
+        lines += ["", f"[{optimizer}]", *toml_lines(choices)]
     return "\n".join(lines) + "\n"
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
 from lpsgd.curvature import CurvatureMonitor
-from lpsgd.curvature.cost import duration
 from lpsgd.lab import models
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.formatting import duration
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
 from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
@@ -25,6 +25,7 @@ from lpsgd.lab.training.options import RunOptions
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
+    from lpsgd.lab.spectra.records import CurvatureRecord
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -64,7 +65,7 @@ class RunMonitor(CurvatureMonitor):
 
     def measure(self, epoch: int, **extra: Any) -> dict[str, Any]:
         record = super().measure(epoch, **extra)
-        self.say(summary(record))
+        self.say(summary_line(cast("CurvatureRecord", record)))
         return record
 
     def say(self, text: str) -> None:
@@ -86,13 +87,13 @@ class RunMonitor(CurvatureMonitor):
         return nullcontext(advance)
 
 
-def summary(record: dict[str, Any]) -> str:
+def summary_line(record: CurvatureRecord) -> str:
     """One line about one measurement."""
     numbers = record["statistics"]
     return (
         f"curvature at epoch {record['epoch']}: λ from {numbers['lambda_min']:.3g} "
         f"to {numbers['lambda_max']:.3g}, anisotropy {numbers['anisotropy'] or 0:.3g}, "
-        f"effective rank {numbers['effective_rank']:.3g}, "
+        f"effective rank {numbers['effective_rank'] or 0:.3g}, "
         f"{numbers['outlier_count']} outliers, {duration(record['seconds'])}"
     )
 

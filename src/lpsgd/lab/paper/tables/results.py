@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.analysis.curves import averaged
 from lpsgd.lab.analysis.stats import Summary, summarise
 from lpsgd.lab.formatting import fixed
-from lpsgd.lab.paper.protocol import Setup, load, recipe, scaled_epoch, tasks_for
+from lpsgd.lab.paper.figures.accuracy import accuracy_figure
+from lpsgd.lab.paper.protocol import (
+    RunGroup,
+    Setup,
+    begin_document,
+    by_panel,
+    recipe,
+    scaled_epoch,
+    tasks_for,
+)
 from lpsgd.lab.paper.tables import published as tables
-from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
-from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
-from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
+from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows
 from lpsgd.lab.store.jsonio import number
-from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 TABLE_METRICS = {"train_nll": ("Training NLL", 4), "test_top1": ("Testing Top-1 ACC (%)", 2)}
 WITHIN = 2.0
@@ -56,102 +62,88 @@ class Measurement:
         return abs(self.difference) <= WITHIN * self.joint
 
 
-def plan(dataset: str, options: Setup) -> list[Task]:
-    """The runs of a table."""
+def plan(dataset: str, setup: Setup) -> list[RunGroup]:
+    """A group for each row of the table."""
     return [
-        task
-        for row in _rows(dataset, options)
-        for task in tasks_for(recipe(row, options), tables.OPTIMIZERS[row.optimizer], options)
+        RunGroup(
+            dataset,
+            row.model,
+            row.optimizer,
+            tasks_for(recipe(row, setup), tables.OPTIMIZERS[row.optimizer], setup),
+        )
+        for row in tables.setting_rows()
+        if row.dataset == dataset and row.model in setup.models
     ]
 
 
-def _rows(dataset: str, options: Setup) -> list[tables.Setting]:
-    return [r for r in tables.setting_rows() if r.dataset == dataset and r.model in options.models]
-
-
-def entries(dataset: str, options: Setup) -> Iterator[Measurement]:
-    """Every place of the table, read from the runs' folders."""
-    for row in _rows(dataset, options):
-        runs = _runs(row, options)
+def measurements(groups: Sequence[RunGroup], setup: Setup) -> Iterator[Measurement]:
+    """Every place of the table."""
+    for group in groups:
         for metric in TABLE_METRICS:
-            for epoch in tables.checkpoints(dataset):
-                values = _values(runs, _measured_as(metric, options), dataset, epoch, options)
-                published = tables.result(dataset, row.model, row.optimizer, metric, epoch)
-                yield Measurement(
-                    row.model, row.optimizer, metric, epoch, summarise(values), published
-                )
+            for epoch in tables.checkpoints(group.dataset):
+                values = _values(group, _measured_as(metric, setup), epoch, setup)
+                place = (group.model, group.label, metric, epoch)
+                yield Measurement(*place, summarise(values), tables.result(group.dataset, *place))
 
 
-def _runs(row: tables.Setting, options: Setup) -> list[RunRecord]:
-    tasks = tasks_for(recipe(row, options), tables.OPTIMIZERS[row.optimizer], options)
-    return load(tasks)
-
-
-def _measured_as(metric: str, options: Setup) -> str:
-    whole = metric == "train_nll" and options.choices["train-nll"] == "whole"
+def _measured_as(metric: str, setup: Setup) -> str:
+    whole = metric == "train_nll" and setup.choices["train-nll"] == "whole"
     return "train_nll_eval" if whole else metric
 
 
-def _values(
-    runs: Sequence[RunRecord], metric: str, dataset: str, epoch: int, options: Setup
-) -> list[float]:
-    wanted = scaled_epoch(epoch, dataset, options)
+def _values(group: RunGroup, metric: str, epoch: int, setup: Setup) -> list[float]:
+    wanted = scaled_epoch(epoch, group.dataset, setup)
     found = [
         number(row.get(metric))
-        for run in averaged(runs)
+        for run in group.runs
         for row in run.history
         if row["epoch"] == wanted
     ]
     return [value for value in found if value is not None and math.isfinite(value)]
 
 
-def draw(dataset: str, name: str, options: Setup, tasks: Sequence[Task]) -> Document:
+def draw(dataset: str, name: str, setup: Setup, groups: Sequence[RunGroup]) -> Document:
     """The table in the paper's layout, the differences where they may be shown, the curves."""
-    scale, number_ = options.scale, name[-1]
-    found = list(entries(dataset, options))
-    title = f"Table {number_}: image classification"
+    scale = setup.scale
+    found = list(measurements(groups, setup))
+    panels = by_panel(groups, lambda group: group.model)
+    title = f"Table {name[-1]}: image classification"
     if scale.comparable:
         title += f" on {tables.DATASETS[dataset]}"
-    document = Document(name, scale.title(title, (dataset,)))
-    if not scale.comparable:
-        document.add(text(scale.note()))
-    epochs = [scaled_epoch(epoch, dataset, options) for epoch in tables.checkpoints(dataset)]
+    document = begin_document(name, title, (dataset,), setup)
+    epochs = [scaled_epoch(epoch, dataset, setup) for epoch in tables.checkpoints(dataset)]
     document.add(
         text(
-            f"Mean ± standard deviation over {options.seeds} seeds at epochs "
+            f"Mean ± standard deviation over {setup.seeds} seeds at epochs "
             f"{', '.join(map(str, epochs))}; the best of a model's column in bold. Training NLL is "
             + (
                 "that of the whole training set in evaluation mode."
-                if options.choices["train-nll"] == "whole"
+                if setup.choices["train-nll"] == "whole"
                 else "the mean over the epoch's batches, in training mode."
             )
         ),
         _layout(name, found, epochs),
     )
     if scale.comparable:
-        document.add(*_differences(name, found))
+        document.add(_differences(name, found))
     else:
-        document.add(_numbers(name, found, dataset, options))
+        document.add(_numbers(name, found, dataset, setup))
     document.add(
         Picture(
             name,
             "Test accuracy over training: mean over seeds, band from the lowest to the highest"
             + ("; markers: the paper's values ± deviation." if scale.comparable else "."),
-            _figure(dataset, options, found),
+            accuracy_figure(panels, partial(_mark_published, found) if scale.comparable else None),
         ),
         Table(
             f"{name}-curves",
             "what is drawn",
             CURVE_COLUMNS,
-            [
-                row
-                for model, groups in _by_model(dataset, options).items()
-                for row in curve_rows(model, groups, "test_top1")
-            ],
+            [r for model, g in panels.items() for r in curve_rows(model, g, "test_top1")],
             shown=False,
         ),
     )
-    diverged = [t for t in load(tasks) if t.state == "diverged"]
+    diverged = [run for group in groups for run in group.runs if run.state == "diverged"]
     if diverged:
         document.add(
             text(*(f"Diverged: {run.label} seed {run.seed}: {run.reason}" for run in diverged))
@@ -194,7 +186,7 @@ def _cell(entry: Measurement, *, bold: bool) -> str:
     return f"**{shown}**" if bold else shown
 
 
-def _numbers(name: str, found: Sequence[Measurement], dataset: str, options: Setup) -> Table:
+def _numbers(name: str, found: Sequence[Measurement], dataset: str, setup: Setup) -> Table:
     return Table(
         name,
         "every number of the table",
@@ -204,7 +196,7 @@ def _numbers(name: str, found: Sequence[Measurement], dataset: str, options: Set
                 e.model,
                 e.optimizer,
                 e.metric,
-                scaled_epoch(e.epoch, dataset, options),
+                scaled_epoch(e.epoch, dataset, setup),
                 e.measured.mean,
                 e.measured.sd,
                 e.measured.n,
@@ -215,9 +207,9 @@ def _numbers(name: str, found: Sequence[Measurement], dataset: str, options: Set
     )
 
 
-def _differences(name: str, found: Sequence[Measurement]) -> Iterator[Table]:
+def _differences(name: str, found: Sequence[Measurement]) -> Table:
     judged = [e.agrees for e in found if e.agrees is not None]
-    yield Table(
+    return Table(
         name,
         f"Beside the paper: {sum(judged)} of {len(judged)} numbers differ by at most {WITHIN:g} "
         "joint deviations, sqrt(ours² + theirs²)",
@@ -253,29 +245,10 @@ def _differences(name: str, found: Sequence[Measurement]) -> Iterator[Table]:
     )
 
 
-def _by_model(dataset: str, options: Setup) -> dict[str, dict[str, list[RunRecord]]]:
-    groups: dict[str, dict[str, list[RunRecord]]] = {}
-    for row in _rows(dataset, options):
-        groups.setdefault(row.model, {})[row.optimizer] = _runs(row, options)
-    return groups
-
-
-def _figure(dataset: str, options: Setup, found: Sequence[Measurement]) -> Figure:
-    by_model = _by_model(dataset, options)
-    styles = series_styles(tables.OPTIMIZERS)
-    with canvas(TEXT if len(by_model) > 1 else TEXT / 2, 2.7) as figure:
-        panels = figure.subplots(1, len(by_model), squeeze=False)[0]
-        for axes, (model, groups) in zip(panels, by_model.items(), strict=True):
-            draw_curves(axes, groups, "test_top1", styles)
-            axes.set_title(model)
-            if options.scale.comparable:
-                for entry in (e for e in found if e.model == model and e.metric == "test_top1"):
-                    colour, _ = styles[entry.optimizer]
-                    mean, std = entry.paper.mean, entry.paper.std
-                    axes.errorbar(entry.epoch, mean, std, fmt="D", ms=3, color=colour, capsize=2)
-        panels[0].set_ylabel("test accuracy, top-1 (%)")
-        if len(panels) > 1:
-            label_panels(*panels)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, 2 * len(panels)))
-    return figure
+def _mark_published(
+    found: Sequence[Measurement], axes: Axes, model: str, styles: Mapping[str, tuple[str, Any]]
+) -> None:
+    for entry in (e for e in found if e.model == model and e.metric == "test_top1"):
+        colour, _ = styles[entry.optimizer]
+        mean, std = entry.paper.mean, entry.paper.std
+        axes.errorbar(entry.epoch, mean, std, fmt="D", ms=3, color=colour, capsize=2)
