@@ -19,7 +19,7 @@ from lpsgd.lab.search.storage import FileClaims, PostgresClaims, StorageUrl
 from lpsgd.lab.store.command_line import hide_passwords
 
 from .conftest import PASSWORD, Server
-from .faking import studies
+from .fake_training import studies
 from .test_sweep_command import SMALL, SPACE, outcome, run_faking
 
 SECRETS = (PASSWORD, "s3cr3t", "w0rd")
@@ -91,13 +91,13 @@ def assert_no_secret(*texts: str | bytes) -> None:
 def test_what_others_may_share_is_claimed_only_when_it_can_be_started(
     space: str, tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from . import faking
+    from . import fake_training
 
     begun: list[int] = []
 
     def run_tasks(tasks: Any, choice: Any, options: Any) -> list[str]:
         begun.append(len(tasks))
-        return faking.run_tasks(tasks, choice, options)
+        return fake_training.run_tasks(tasks, choice, options)
 
     monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", run_tasks)
     common = ["sweep", "--space", space, *SMALL, "--trials", "4", "--jobs", "3", "--out"]
@@ -168,7 +168,7 @@ def test_two_processes_share_the_trials_and_run_none_twice(
 ) -> None:
     url = postgres.make_database("two")
     log = tmp_path / "two.log"
-    command = [sys.executable, "-m", "tests.lab.search.faking", "sweep", "--space", space, *SMALL]
+    command = [sys.executable, "-m", "tests.lab.search.fake_training", "sweep", "--space", space, *SMALL]
     command += ["--trials", "14", "--jobs", "1", "--out"]
     environment = {**os.environ, "FAKE_LOG": str(log), "FAKE_SECONDS": "0.3", "LPSGD_STORAGE": url}
     processes = [
@@ -252,12 +252,12 @@ def test_a_server_that_goes_away_is_an_error_without_a_traceback(
 ) -> None:
     import psycopg
 
-    from . import faking
+    from . import fake_training
 
     url = postgres.make_database("gone")
 
     def close_connections(tasks: Any, choice: Any, options: Any) -> list[str]:
-        faking.run_tasks(tasks, choice, options)
+        fake_training.run_tasks(tasks, choice, options)
         with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'gone'"
@@ -271,5 +271,5 @@ def test_a_server_that_goes_away_is_an_error_without_a_traceback(
     shown = capsys.readouterr()
     assert "cannot use the storage postgresql://lpsgd:***@127.0.0.1" in shown.err
     assert_no_secret(*shown)
-    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", faking.run_tasks)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fake_training.run_tasks)
     assert cli.main(arguments) == 0

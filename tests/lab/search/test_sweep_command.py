@@ -17,7 +17,7 @@ from lpsgd.lab.cli import app as cli
 from lpsgd.lab.store.status import read_status
 from tests.lab.running import assert_same_run, small_recipe
 
-from .faking import studies
+from .fake_training import studies
 
 SPACE = """
 [sgd]
@@ -191,7 +191,7 @@ def test_wrong_input_leaves_no_folder(
 
 
 def run_faking(arguments: list[str], log: Path, **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "tests.lab.search.faking", *arguments]
+    command = [sys.executable, "-m", "tests.lab.search.fake_training", *arguments]
     root = Path(__file__).parents[3]
     return subprocess.run(
         command,
@@ -230,16 +230,16 @@ def test_a_failed_trial_ends_the_sweep_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from . import faking
+    from . import fake_training
 
     def fail_once(tasks: Any, choice: Any, options: Any) -> list[str]:
-        faking.run_tasks(tasks[:2], choice, options)
+        fake_training.run_tasks(tasks[:2], choice, options)
         return ["sgd trial 1: the disk is full"]
 
     monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fail_once)
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "the disk is full" in capsys.readouterr().err
-    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", faking.run_tasks)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fake_training.run_tasks)
     assert sweep(space, tmp_path / "out", "--trials", "4") == 0
     assert len(trained(fake)) == 8
 
@@ -299,14 +299,14 @@ def test_status_of_a_sweep(
     space: str, tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds of four trials of each optimizer, of which one or two go on at a rung."""
-    from . import faking
+    from . import fake_training
 
     out = tmp_path / "out"
     seen: list[Counter[str]] = []
 
     def look(tasks: Any, choice: Any, options: Any) -> list[str]:
         seen.append(states(out))
-        return faking.run_tasks(tasks, choice, options)
+        return fake_training.run_tasks(tasks, choice, options)
 
     monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", look)
     assert sweep(space, out, "--trials", "8", "--pruner", "halving") == 0

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from lpsgd.lab.search.ledger import folder_name
+from lpsgd.lab.search.trials import folder_name
 from lpsgd.lab.search.proposals import Ended
 from lpsgd.lab.search.run import Sweep
 from lpsgd.lab.search.space import Competitor, Range

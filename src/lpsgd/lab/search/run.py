@@ -19,7 +19,7 @@ from lpsgd.lab.execution.local import default_jobs, keeping_workers
 from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task, resolve, write_plan
 from lpsgd.lab.recipe import to_json
-from lpsgd.lab.search.ledger import Ledger, folder_name, open_ledger
+from lpsgd.lab.search.trials import Ledger, folder_name, open_ledger
 from lpsgd.lab.search.proposals import WORST, Ended, Request, Score, Search, search
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
