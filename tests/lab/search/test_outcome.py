@@ -17,7 +17,7 @@ from lpsgd.lab.search.importance import importances
 from lpsgd.lab.search.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
 from lpsgd.lab.search.proposals import WORST, Ended, Score, Search
 from lpsgd.lab.search.run import Sweep, read_score
-from lpsgd.lab.search.space import parse_space
+from lpsgd.lab.search.space_file import parse_space
 from lpsgd.lab.search.winners import write_winners
 
 VALUES = {"val_size": 100, "seed": 1000, "epochs": 6, "width": 8}

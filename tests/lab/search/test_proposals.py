@@ -10,7 +10,8 @@ import pytest
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.search.proposals import WORST, Ended, Request, Score, Search, count_trials, search
-from lpsgd.lab.search.space import Competitor, parse_space, read_space
+from lpsgd.lab.search.space import Competitor
+from lpsgd.lab.search.space_file import parse_space, read_space
 
 SPACE = {
     "sgd": {

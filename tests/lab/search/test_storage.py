@@ -168,7 +168,15 @@ def test_two_processes_share_the_trials_and_run_none_twice(
 ) -> None:
     url = postgres.make_database("two")
     log = tmp_path / "two.log"
-    command = [sys.executable, "-m", "tests.lab.search.fake_training", "sweep", "--space", space, *SMALL]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.lab.search.fake_training",
+        "sweep",
+        "--space",
+        space,
+        *SMALL,
+    ]
     command += ["--trials", "14", "--jobs", "1", "--out"]
     environment = {**os.environ, "FAKE_LOG": str(log), "FAKE_SECONDS": "0.3", "LPSGD_STORAGE": url}
     processes = [

@@ -102,7 +102,7 @@ def sweep(
     """
     from lpsgd.lab.search.proposals import METRICS, PRUNERS, SAMPLERS, Search, count_trials
     from lpsgd.lab.search.run import Sweep
-    from lpsgd.lab.search.space import read_space
+    from lpsgd.lab.search.space_file import read_space
 
     _check("--sampler", sampler, SAMPLERS)
     _check("--pruner", pruner, PRUNERS)

@@ -19,10 +19,10 @@ from lpsgd.lab.execution.local import default_jobs, keeping_workers
 from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task, resolve, write_plan
 from lpsgd.lab.recipe import to_json
-from lpsgd.lab.search.trials import Ledger, folder_name, open_ledger
 from lpsgd.lab.search.proposals import WORST, Ended, Request, Score, Search, search
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
+from lpsgd.lab.search.trials import Ledger, folder_name, open_ledger
 from lpsgd.lab.store.files import write_json
 from lpsgd.lab.store.jsonio import number as as_number
 from lpsgd.lab.store.run_folder import check_folder, writing
