@@ -1,8 +1,9 @@
 """Sweeps whose trials are not trained but made up, so that the search is tested in no time.
 
-``python -m tests.lab.search.fake_training ARGUMENTS`` is the command line with such trials. Environment:
-FAKE_LOG (a file that gets a line "PID FOLDER FROM TO" for each), FAKE_KILL_AFTER (trainings after
-which the process kills itself, in the middle of one), FAKE_SECONDS (how long each takes).
+``python -m tests.lab.search.fake_training ARGUMENTS`` is the command line with such trials.
+Environment: FAKE_LOG (a file that gets a line "PID FOLDER FROM TO" for each), FAKE_KILL_AFTER
+(trainings after which the process kills itself, in the middle of one), FAKE_SECONDS (how long each
+takes).
 """
 
 from __future__ import annotations

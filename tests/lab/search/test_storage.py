@@ -15,7 +15,8 @@ import pytest
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.search.storage import FileClaims, PostgresClaims, StorageUrl
+from lpsgd.lab.search.locks import FileLocks, PostgresLocks
+from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.store.command_line import hide_passwords
 
 from .conftest import PASSWORD, Server
@@ -50,24 +51,24 @@ def test_commands_are_shown_without_passwords() -> None:
 
 
 def test_file_claims_exclude_each_other(tmp_path: Path) -> None:
-    one, other = FileClaims(tmp_path), FileClaims(tmp_path)
-    assert one.take("trial 1")
-    assert not other.take("trial 1")
-    assert other.take("trial 2")
+    one, other = FileLocks(tmp_path), FileLocks(tmp_path)
+    assert one.acquire("trial 1")
+    assert not other.acquire("trial 1")
+    assert other.acquire("trial 2")
     one.release("trial 1")
-    assert other.take("trial 1")
+    assert other.acquire("trial 1")
     other.close()
-    assert one.take("trial 2")
+    assert one.acquire("trial 2")
 
 
 def test_file_claims_end_with_the_process(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path;"
-        "from lpsgd.lab.search.storage import FileClaims;"
-        "assert FileClaims(Path(sys.argv[1])).take('a'); os.kill(os.getpid(), signal.SIGKILL)"
+        "from lpsgd.lab.search.locks import FileLocks;"
+        "assert FileLocks(Path(sys.argv[1])).acquire('a'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)])
-    assert FileClaims(tmp_path).take("a")
+    assert FileLocks(tmp_path).acquire("a")
 
 
 @pytest.fixture
@@ -115,11 +116,11 @@ def test_what_others_may_share_is_claimed_only_when_it_can_be_started(
 
 def test_postgres_claims_end_with_the_connection(postgres: Server) -> None:
     url = StorageUrl(postgres.make_database("claims"))
-    one, other = PostgresClaims(url), PostgresClaims(url)
-    assert one.take("trial 1")
-    assert not other.take("trial 1")
+    one, other = PostgresLocks(url), PostgresLocks(url)
+    assert one.acquire("trial 1")
+    assert not other.acquire("trial 1")
     one.close()
-    assert other.take("trial 1", wait=True)  # the server takes a moment to end the session
+    assert other.acquire("trial 1", wait=True)  # the server takes a moment to end the session
     other.close()
 
 

@@ -10,7 +10,7 @@ from lpsgd.lab.search.outcome import GOOD, Outcome, pruned_text
 from lpsgd.lab.search.report import edge_text, no_winner_text, settings_text
 
 
-def render_table(outcome: Outcome, console: Console) -> None:
+def render_winners(outcome: Outcome, console: Console) -> None:
     """Print the winners, and what to be careful about."""
     how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
     table = Table(box=None, padding=(0, 2, 0, 0))

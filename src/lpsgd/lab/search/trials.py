@@ -1,9 +1,9 @@
 """The trials of one sweep in its storage: one optuna study for each competitor.
 
-The search decides what the trials are (see `search`); the ledger remembers their scores, lets
-several processes divide the work, and shows the sweep to optuna's own tools. Whoever works on a
-trial holds a claim, a lock that ends with its process: what a killed process left is free at once
-and is trained on from its checkpoint by whoever comes next.
+The search decides what the trials are (`lpsgd.lab.search.proposals`); the log keeps their scores,
+lets several processes divide the work, and shows the sweep to optuna's own tools. Whoever works on
+a trial holds its lock, which ends with the process: what a killed process left is free at once and
+resumes from its checkpoint.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from optuna.trial import TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.search.proposals import Ended, Request, Score, Search
+from lpsgd.lab.search.locks import open_locks
+from lpsgd.lab.search.proposals import Ended, Score, Search, TrialRequest
 from lpsgd.lab.search.space import Competitor
-from lpsgd.lab.search.storage import StorageUrl, open_claims, open_storage, reaching
+from lpsgd.lab.search.storage import StorageUrl, open_storage, reaching
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
     from optuna.study import Study
 
 
-class Ledger:
-    """The studies of a sweep. Use `open_ledger`."""
+class TrialLog:
+    """The studies of a sweep. Use `open_trial_log`."""
 
     def __init__(
         self, url: StorageUrl, name: str, competitors: Sequence[Competitor], how: Search
     ) -> None:
         self._url = url
-        self._claims = open_claims(url)
+        self._locks = open_locks(url)
         self._name = name
         self._competitors = {c.label: c for c in competitors}
         self._metric = how.metric
@@ -59,7 +60,7 @@ class Ledger:
         """Whether other processes may be at work on the same trials."""
         return self._url.shared
 
-    def enter(self, label: str, requests: Iterable[Request]) -> None:
+    def enter(self, label: str, requests: Iterable[TrialRequest]) -> None:
         """Make sure that the trials asked for are in the study, under their numbers."""
         study = self._studies[label]
         distributions = {
@@ -124,46 +125,46 @@ class Ledger:
     def claim(self, label: str, number: int) -> bool:
         """Take a trial, unless another process is at it."""
         with reaching(self._url):
-            return self._claims.take(self._claim_name(label, number))
+            return self._locks.acquire(self._lock_name(label, number))
 
     def release(self, label: str, number: int) -> None:
         """Give a trial back."""
         with reaching(self._url):
-            self._claims.release(self._claim_name(label, number))
+            self._locks.release(self._lock_name(label, number))
 
     def close(self) -> None:
         """Give everything back, also when the server is gone."""
-        ends = [self._claims.close]
+        ends = [self._locks.close]
         if self._storage is not None:
             ends += [self._storage.remove_session, self._storage.engine.dispose]
         for end in ends:
             with suppress(SQLAlchemyError):
                 end()
 
-    def _claim_name(self, label: str, number: int) -> str:
+    def _lock_name(self, label: str, number: int) -> str:
         return f"{self._name}/{label}/{number}"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One process at a time: two that make the same tables or trials would make them twice."""
-        self._claims.take("lpsgd sweep", wait=True)
+        self._locks.acquire("lpsgd sweep", wait=True)
         yield
-        self._claims.release("lpsgd sweep")  # after an error the whole ledger is closed
+        self._locks.release("lpsgd sweep")  # after an error the log is closed
 
 
 @contextmanager
-def open_ledger(
+def open_trial_log(
     url: StorageUrl, name: str, competitors: Sequence[Competitor], how: Search
-) -> Iterator[Ledger]:
-    """The ledger of the sweep ``name`` at ``url``, made if it is new."""
+) -> Iterator[TrialLog]:
+    """The trials of the sweep ``name`` at ``url``, made if it is new."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with reaching(url):
-        ledger = Ledger(url, name, competitors, how)
+        log = TrialLog(url, name, competitors, how)
     try:
-        ledger.open()
-        yield ledger
+        log.open()
+        yield log
     finally:
-        ledger.close()
+        log.close()
 
 
 def folder_name(label: str, number: int) -> str:
