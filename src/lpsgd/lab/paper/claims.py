@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from lpsgd.lab.paper.claim_checks import AGREES, CHECKS, DIFFERS, PARTLY, UNKNOWN, Finding
+from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.report.document import Document, Table, text
-from lpsgd.lab.store.tomlio import package_toml
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def findings() -> Iterator[tuple[Claim, Finding]]:
 @cache
 def claims() -> tuple[Claim, ...]:
     """The statements in the order of the paper."""
-    return tuple(Claim(**c) for c in package_toml("lpsgd.lab.paper", "claims.toml")["claim"])
+    return tables.read_rows("claims.csv", Claim)
 
 
 def reproduce() -> Document:

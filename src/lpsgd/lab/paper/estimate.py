@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -101,11 +101,6 @@ def _flops(shape: Shape) -> ModelFlops:
     return count(
         shape.model, input_shape=shape.input_shape, classes=shape.classes, width=shape.width
     )
-
-
-def shapes(tasks: Iterable[Task], scale: Scale) -> list[Shape]:
-    """The different shapes among the runs."""
-    return list(dict.fromkeys(_work(task, scale)[0] for task in tasks))
 
 
 @cache
