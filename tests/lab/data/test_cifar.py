@@ -86,25 +86,42 @@ def damage(layout, folder, change, file=0):
     return path
 
 
+DAMAGE = [
+    lambda data: data[:-1],
+    lambda data: data[: len(data) // 2],
+    lambda data: b"",
+    lambda data: data + b"x",
+    lambda data: b"\x0a" + data[1:],
+    lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:],
+]
+
+
+@pytest.mark.parametrize("kind", ["binary", "python"])
+@pytest.mark.parametrize("change", DAMAGE)
+def test_damaged_files_are_named_by_their_checksum(change, kind, tmp_path):
+    layout, _ = make("cifar10", kind, tmp_path)
+    path = damage(layout, tmp_path, change, file=2)
+    message = f"{path} is not the published file: its md5 is {md5(path.read_bytes())}"
+    with pytest.raises(UserError, match=re.escape(message)):
+        read("cifar10", layout, tmp_path)
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "reason"),
     [
-        (lambda data: data[:-1], "is truncated: 36875 bytes, should be 36876"),
-        (lambda data: data[: len(data) // 2], "is truncated: 18438 bytes"),
-        (lambda data: b"", "is truncated: 0 bytes"),
-        (lambda data: data + b"x", "is too long: 36877 bytes"),
-        (
-            lambda data: b"\x0a" + data[1:],
-            "is mislabelled: image 0 has the label 10, allowed: 0 to 9",
-        ),
-        (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "is not the published file"),
+        (DAMAGE[0], "cannot reshape array of size 36875"),
+        (DAMAGE[2], "cannot reshape array of size 0"),
+        (DAMAGE[3], "cannot reshape array of size 36877"),
+        (lambda data: data[:3073], "cannot reshape array of size 3072"),
+        (DAMAGE[4], "labels from 0 to 10"),
     ],
 )
-def test_damaged_binary_files(change, message, tmp_path):
+def test_binary_files_that_were_changed_on_purpose_still_need_their_form(change, reason, tmp_path):
     layout, _ = make("cifar10", "binary", tmp_path)
     path = damage(layout, tmp_path, change, file=2)
-    with pytest.raises(UserError, match=re.escape(f"{path} {message}")):
-        read("cifar10", layout, tmp_path)
+    message = rf"{re.escape(str(path))} does not hold 12 images of 10 classes: .*{reason}"
+    with pytest.raises(UserError, match=message):
+        read("cifar10", layout, tmp_path, check=False)
 
 
 def test_a_changed_pixel_can_be_accepted_on_purpose(tmp_path):
@@ -119,31 +136,30 @@ def batch(**changes):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "reason"),
     [
-        (lambda data: data[:-200], "is truncated or corrupt: "),
-        (lambda data: b"", "is truncated or corrupt: "),
-        (lambda data: b"\x80\x02" + bytes(range(100)), "is truncated or corrupt: "),
-        (lambda data: pickle.dumps([1, 2]), "is not a CIFAR batch with 10 classes"),
-        (batch(labels=None), "is not a CIFAR batch with 10 classes: no 'labels' and 'data'"),
-        (batch(labels=[0] * 11), ": 'labels' holds 11 whole numbers in 11 entries, should be 12"),
-        (batch(labels=["cat"] * 12), ": 'labels' holds 0 whole numbers in 12 entries"),
-        (batch(labels=7), ": 'labels' is int, should be a list"),
-        (batch(labels=[0] * 11 + [10]), "is mislabelled: image 11 has the label 10"),
-        (batch(labels=[0] * 11 + [-1]), "is mislabelled: image 11 has the label -1"),
-        (batch(labels=[0] * 11 + [2**70]), f"is mislabelled: image 11 has the label {2**70}"),
-        (batch(data=np.zeros((11, 3072), np.uint8)), ": 'data' is uint8 (11, 3072), should be"),
-        (batch(data=np.zeros((12, 3072))), ": 'data' is float64 (12, 3072), should be uint8"),
-        (batch(data=[1, 2, 3]), ": 'data' is list, should be uint8 (12, 3072)"),
-        (batch(), "is not the published file: its md5 is"),
+        (lambda data: data[:-200], ""),
+        (lambda data: b"", "EOFError"),
+        (lambda data: b"\x80\x02" + bytes(range(100)), ""),
+        (lambda data: pickle.dumps([1, 2]), "items"),
+        (batch(labels=None), "KeyError.*labels"),
+        (batch(labels=[0] * 11), "cannot reshape array of size 11"),
+        (batch(labels=["cat"] * 12), "Cannot cast array data"),
+        (batch(labels=7), "cannot reshape array of size 1"),
+        (batch(labels=[0] * 11 + [10]), "labels from 0 to 10"),
+        (batch(labels=[0] * 11 + [-1]), "labels from -1 to 0"),
+        (batch(labels=[0] * 11 + [2**70]), "Cannot cast array data"),
+        (batch(data=np.zeros((11, 3072), np.uint8)), "cannot reshape array of size 33792"),
+        (batch(data=np.zeros((12, 3072))), "Cannot cast array data"),
+        (batch(data=[1, 2, 3]), "Cannot cast array data"),
     ],
 )
-def test_damaged_python_files(change, message, tmp_path):
+def test_python_files_that_were_changed_on_purpose_still_need_their_form(change, reason, tmp_path):
     layout, _ = make("cifar10", "python", tmp_path)
     path = damage(layout, tmp_path, change, file=1)
-    separator = "" if message.startswith(":") else " "
-    with pytest.raises(UserError, match=re.escape(f"{path}{separator}{message}")):
-        read("cifar10", layout, tmp_path)
+    message = rf"{re.escape(str(path))} does not hold 12 images of 10 classes: .*{reason}"
+    with pytest.raises(UserError, match=message):
+        read("cifar10", layout, tmp_path, check=False)
 
 
 class Hostile:
@@ -274,7 +290,7 @@ def test_a_complete_layout_is_preferred_to_an_incomplete_one(tmp_path):
 
 def test_a_short_file_under_the_official_name_is_refused_by_load(tmp_path):
     make("cifar10", "binary", tmp_path)
-    with pytest.raises(UserError, match=r"data_batch_1.bin is truncated: 36876 bytes"):
+    with pytest.raises(UserError, match=r"data_batch_1.bin is not the published file"):
         load("cifar10", tmp_path)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -274,29 +275,18 @@ def _top(trials: Sequence[TrialResult], bottom: float) -> float:
     return best + 0.06 * (best - bottom + 1)
 
 
-class _panels:
+@contextmanager
+def _panels(
+    count: int, *, height: float = 2.3, width: float = 2.4, **share: Any
+) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure with a panel for each competitor, up to three in a row."""
-
-    def __init__(
-        self, count: int, *, height: float = 2.3, width: float = 2.4, **share: Any
-    ) -> None:
-        self._columns = min(count, max(1, int(TEXT / width)))
-        self._rows = math.ceil(count / self._columns)
-        self._count = count
-        width = max(COLUMN, min(TEXT, self._columns * width))
-        self._canvas = canvas(width, self._rows * height + 0.3)
-        self._share = share
-
-    def __enter__(self) -> tuple[Figure, list[Axes]]:
-        figure = self._canvas.__enter__()
-        grid = figure.subplots(self._rows, self._columns, squeeze=False, **self._share)
-        axes = list(grid.flat)
-        for spare in axes[self._count :]:
+    columns = min(count, max(1, int(TEXT / width)))
+    rows = math.ceil(count / columns)
+    with canvas(max(COLUMN, min(TEXT, columns * width)), rows * height + 0.3) as figure:
+        axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
+        for spare in axes[count:]:
             spare.remove()
-        return figure, axes[: self._count]
-
-    def __exit__(self, *details: Any) -> None:
-        self._canvas.__exit__(*details)
+        yield figure, axes[:count]
 
 
 def all_figures(outcome: Outcome) -> list[Picture | Table]:
