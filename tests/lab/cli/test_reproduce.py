@@ -17,7 +17,7 @@ from PIL import Image
 from lpsgd.lab.cli.app import main
 from lpsgd.lab.paper.targets import TARGETS
 from lpsgd.lab.report.document import Document, Picture, Table, shown, text, to_csv, to_markdown
-from lpsgd.lab.report.gather import inline
+from lpsgd.lab.report.document_page import inline
 
 
 def test_list_tells_cost_and_choices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,7 @@ def _make(
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.plan import write_plan
     from lpsgd.lab.report.document import write
-    from lpsgd.lab.report.gather import gather
+    from lpsgd.lab.report.document_page import gather
     from lpsgd.lab.store.run_folder import writing
 
     for target in chosen:  # before any is made, so that `lpsgd status` knows what is to come

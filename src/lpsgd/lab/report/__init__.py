@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lpsgd.lab.report.page import write_page
-from lpsgd.lab.report.table import render_table
+from lpsgd.lab.report.comparison_page import write_page
+from lpsgd.lab.report.terminal import render_table
 
 __all__ = ["render_table", "write_page"]

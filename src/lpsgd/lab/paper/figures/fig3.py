@@ -11,7 +11,6 @@ import numpy as np
 
 from lpsgd.lab.paper.figures import toy
 from lpsgd.lab.report.document import Attachment, Document, Picture, Table, text
-from lpsgd.lab.report.frame import asset, frame
 from lpsgd.lab.report.html import Html, embedded_json
 from lpsgd.lab.report.style import (
     BLUE,
@@ -24,6 +23,7 @@ from lpsgd.lab.report.style import (
     canvas,
     label_panels,
 )
+from lpsgd.lab.report.template import asset, frame
 from lpsgd.lab.store.files import write_text
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ def frame(
     scripts: Sequence[str] = (),
 ) -> str:
     """A whole page around ``body``, with what ``style`` and ``scripts`` add to the frame's own."""
-    scripts = [asset(__package__, "theme.js"), *scripts]
-    return Template(asset(__package__, "frame.html")).substitute(
+    scripts = [asset(__package__, "templates/theme.js"), *scripts]
+    return Template(asset(__package__, "templates/frame.html")).substitute(
         policy=content_policy(scripts),
         title=join(title),
         subtitle=join(subtitle),
-        style=asset(__package__, "frame.css") + style,
+        style=asset(__package__, "templates/frame.css") + style,
         body=body,
         footer=footer or element("p", f"{MADE_BY}. No network is used."),
         scripts=join(*(element("script", Html(source)) for source in scripts)),

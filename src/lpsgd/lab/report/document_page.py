@@ -17,8 +17,8 @@ from lpsgd.lab.report.document import (
     is_number,
     shown,
 )
-from lpsgd.lab.report.frame import asset, frame
 from lpsgd.lab.report.html import Html, element, join
+from lpsgd.lab.report.template import asset, frame
 from lpsgd.lab.store.files import write_text
 
 PAGE = "index.html"
@@ -39,7 +39,7 @@ def gather(
         title,
         subtitle,
         join(contents, *(_section(document, out) for document in documents)),
-        style=asset(__package__, "gather.css"),
+        style=asset(__package__, "templates/documents.css"),
     )
     path = out / PAGE
     write_text(path, page)

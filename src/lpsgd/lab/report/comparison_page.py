@@ -7,9 +7,9 @@ from string import Template
 
 from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.report import tables
-from lpsgd.lab.report.curves import chart_data
-from lpsgd.lab.report.frame import MADE_BY, asset, frame
+from lpsgd.lab.report.charts import chart_data
 from lpsgd.lab.report.html import Html, element, embedded_json, join
+from lpsgd.lab.report.template import MADE_BY, asset, frame
 from lpsgd.lab.report.words import subtitle, title
 from lpsgd.lab.store.files import write_text
 
@@ -28,12 +28,12 @@ def page(analysis: Analysis) -> str:
         subtitle(analysis),
         _body(analysis),
         footer=_footer(analysis),
-        scripts=[get_plotlyjs(), asset(__package__, "page.js")],
+        scripts=[get_plotlyjs(), asset(__package__, "templates/comparison.js")],
     )
 
 
 def _body(analysis: Analysis) -> Html:
-    body = Template(asset(__package__, "page.html")).substitute(
+    body = Template(asset(__package__, "templates/comparison.html")).substitute(
         verdict=_verdict(analysis),
         results=tables.results(analysis),
         tests=tables.tests(analysis),

@@ -14,7 +14,7 @@ import pytest
 
 from lpsgd.lab.analysis.comparison import analyse, load_comparison
 from lpsgd.lab.report import write_page
-from lpsgd.lab.report.curves import chart_data
+from lpsgd.lab.report.charts import chart_data
 from lpsgd.lab.report.html import Html, element, embedded_json, join
 from tests.lab.fabricate import history, write_comparison, write_run
 
@@ -105,7 +105,7 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours_are_told_apart_with_every_vision(theme):
-    css = (resources.files("lpsgd.lab.report") / "frame.css").read_text()
+    css = (resources.files("lpsgd.lab.report") / "templates/frame.css").read_text()
     named = dict(re.findall(r"--([\w-]+): light-dark\((#\w+, #\w+)\)", css))
     colours = {name: pair.split(", ")[theme] for name, pair in named.items()}
     series = [colour for name, colour in colours.items() if name.startswith("series")]
