@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from lpsgd.lab.analysis.comparison import analyse, load_comparison
+from lpsgd.lab.analysis.comparison import analyse
 from lpsgd.lab.analysis.stats import smallest_detectable
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.store.run_record import load_comparison
 from tests.lab.fabricate import history, write_comparison, write_plan, write_run
 
 SGD = [90.0, 91.0, 89.5, 90.4, 90.9]

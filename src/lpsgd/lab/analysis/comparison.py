@@ -14,17 +14,7 @@ from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.store.jsonio import encode
-from lpsgd.lab.store.run_record import Comparison, Run, load_comparison
-
-__all__ = [
-    "METRICS",
-    "Analysis",
-    "Metric",
-    "OptimizerResult",
-    "Versus",
-    "analyse",
-    "load_comparison",
-]
+from lpsgd.lab.store.run_record import Comparison, Run
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,11 @@ def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], referenc
 def _report(folder: Path, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from lpsgd.lab.analysis.comparison import analyse, load_comparison
-    from lpsgd.lab.report import render_table, write_page
+    from lpsgd.lab.analysis.comparison import analyse
+    from lpsgd.lab.report.comparison_page import write_comparison_page
+    from lpsgd.lab.report.terminal import print_analysis
     from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.store.run_record import load_comparison
 
     analysis = analyse(load_comparison(folder))
     page = folder / "report.html"
@@ -154,8 +156,8 @@ def _report(folder: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
     else:
-        render_table(analysis, Console())
+        print_analysis(analysis, Console())
     with writing(folder):
-        write_page(analysis, page)
+        write_comparison_page(analysis, page)
     if not as_json:
         print(f"\nThe page with curves and settings: {page}")

@@ -141,7 +141,7 @@ def _make(
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.plan import write_plan
     from lpsgd.lab.report.document import write
-    from lpsgd.lab.report.document_page import gather
+    from lpsgd.lab.report.document_page import write_document_page
     from lpsgd.lab.store.run_folder import writing
 
     for target in chosen:  # before any is made, so that `lpsgd status` knows what is to come
@@ -165,7 +165,9 @@ def _make(
         title = f"The paper's results at {options.scale.name} scale"
         with writing(options.out):
             files.append(
-                gather(documents, options.out, title=title, subtitle=PAPER, missing=missing)
+                write_document_page(
+                    documents, options.out, title=title, subtitle=PAPER, missing=missing
+                )
             )
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in files]}, indent=2))

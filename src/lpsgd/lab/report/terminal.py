@@ -14,12 +14,12 @@ from rich.text import Text
 from lpsgd.lab.analysis.comparison import METRICS, Analysis, Metric, OptimizerResult
 from lpsgd.lab.analysis.stats import Summary
 from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
-from lpsgd.lab.report.words import bytes_per_parameter, counts, interval, method, subtitle, title
+from lpsgd.lab.report.words import counts, interval, method, subtitle, title
 
 _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"}
 
 
-def render_table(analysis: Analysis, console: Console) -> None:
+def print_analysis(analysis: Analysis, console: Console) -> None:
     """Print the verdict, the results, the tests against the reference and the costs."""
     console.print()
     console.print(Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold"))
@@ -83,7 +83,7 @@ def _costs(analysis: Analysis) -> Table:
             duration(result.step_seconds),
             percent(result.optimizer_share),
             size(result.state_bytes),
-            bytes_per_parameter(result),
+            size(result.bytes_per_parameter),
         )
     return table
 

@@ -58,11 +58,5 @@ def interval(low: float | None, high: float | None, digits: int) -> str:
     return f"{fixed(low, digits)} to {fixed(high, digits)}"
 
 
-def bytes_per_parameter(result: OptimizerResult) -> str:
-    """Bytes of optimizer state for each parameter of the model."""
-    per_parameter = result.bytes_per_parameter
-    return MISSING if per_parameter is None else f"{per_parameter:.3g} B"
-
-
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lpsgd.lab.formatting import plain
 from lpsgd.lab.report.document import Attachment, Document, Table, text, write
-from lpsgd.lab.report.document_page import gather
+from lpsgd.lab.report.document_page import write_document_page
 from lpsgd.lab.search.figures import all_figures, searched_names
 from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
 from lpsgd.lab.store.files import write_json
@@ -34,7 +34,7 @@ def write_report(outcome: Outcome, command: str) -> Path:
     recipe = outcome.sweep.recipe_of_all()
     subtitle = f"{recipe.dataset}, {recipe.model}, {recipe.epochs} epochs; chosen on validation"
     title = "Search of the optimizers' settings"
-    return gather([document], folder, title=title, subtitle=subtitle)
+    return write_document_page([document], folder, title=title, subtitle=subtitle)
 
 
 def make_document(outcome: Outcome, command: str) -> Document:
