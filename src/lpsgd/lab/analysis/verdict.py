@@ -145,7 +145,7 @@ def _leader(metric: Metric, results: Sequence[OptimizerResult]) -> str | None:
     known = {label: mean for label, mean in means.items() if mean is not None}
     if len(known) < 2:
         return None
-    best = (max if metric.higher_is_better else min)(known.values())
+    best = metric.best(known.values())
     leaders = [label for label, mean in known.items() if mean == best]
     extreme = "Highest" if metric.higher_is_better else "Lowest"
     return f"{extreme} mean {metric.title}: {', '.join(leaders)} ({metric.value(best)})."

@@ -53,8 +53,7 @@ def report(
     from lpsgd.lab.report.terminal import print_analysis
     from lpsgd.lab.store.run_record import load_comparison
 
-    comparison = load_comparison(folder)
-    analysis = analyse(comparison, reference)
+    analysis = analyse(load_comparison(folder), reference)
     path = out or folder / "report.html"
     drawn: list[Path] = []
     try:
@@ -62,7 +61,7 @@ def report(
         if figure:
             from lpsgd.lab.report.figure import write_figure  # matplotlib takes a second
 
-            drawn = write_figure(comparison, folder / "curves")
+            drawn = write_figure(analysis, folder / "curves")
     except OSError as error:
         raise LabError(f"cannot write the page to {str(path)!r}: {error.strerror}") from error
     if as_json:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.analysis.comparison import METRICS, Analysis
+from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis
 from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.formatting import plain
 from lpsgd.lab.report.charts import chart_data
@@ -29,7 +29,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
         subtitle=subtitle(analysis),
         method=method(analysis),
         analysis=analysis,
-        metrics=METRICS,
+        metrics=COMPARED_METRICS,
         tested=tested,
         series={result.label: place for place, result in enumerate(results)},
         settings=dict.fromkeys(key for result in results for key in result.settings),
@@ -40,7 +40,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
                 for final in [result.final[m.key]]
                 for value in (final.low, final.high, *final_values(result.runs, m.key).values())
             )
-            for m in METRICS
+            for m in COMPARED_METRICS
         },
         test_scales={
             m.key: domain(
@@ -48,7 +48,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
                 for test in (result.versus[m.key] for result in tested)
                 for value in (0.0, test.difference, test.low, test.high)
             )
-            for m in METRICS
+            for m in COMPARED_METRICS
         },
         charts=chart_data(analysis),
         counts=counts,

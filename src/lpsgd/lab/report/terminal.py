@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lpsgd.lab.analysis.comparison import METRICS, Analysis, Metric, OptimizerResult
+from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, Metric, OptimizerResult
 from lpsgd.lab.analysis.stats import Summary
 from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
 from lpsgd.lab.report.words import counts, interval, method, subtitle, title
@@ -24,11 +24,11 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
     console.print()
     console.print(Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold"))
     console.print()
-    for metric in METRICS:
+    for metric in COMPARED_METRICS:
         console.print(_results(analysis, metric))
         console.print()
     if len(analysis.results) > 1:
-        for metric in METRICS:
+        for metric in COMPARED_METRICS:
             console.print(_tests(analysis, metric))
             console.print()
         console.print(Text(method(analysis), style="dim"))

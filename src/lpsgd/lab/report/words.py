@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lpsgd.lab.analysis.comparison import METRICS, Analysis, OptimizerResult
+from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, OptimizerResult
 from lpsgd.lab.analysis.stats import ALPHA, POWER
 from lpsgd.lab.formatting import MISSING, fixed
 
@@ -24,7 +24,8 @@ def subtitle(analysis: Analysis) -> str:
 def method(analysis: Analysis) -> str:
     """How the tests were made, with the level after correction."""
     tests = {
-        metric: [r.versus[metric.key] for r in analysis.results if r.versus] for metric in METRICS
+        metric: [r.versus[metric.key] for r in analysis.results if r.versus]
+        for metric in COMPARED_METRICS
     }
     made = {metric: sum(test.p is not None for test in group) for metric, group in tests.items()}
     if not any(made.values()):
