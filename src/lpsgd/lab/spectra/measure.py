@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from lpsgd.curvature import CurvatureMonitor
-from lpsgd.curvature.cost import duration
 from lpsgd.lab import models
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.formatting import duration
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
 from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
