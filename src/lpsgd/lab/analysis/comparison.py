@@ -204,8 +204,7 @@ def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> 
         diverged=states.count("diverged"),
         unfinished=states.count("incomplete") + states.count("not started"),
         final={
-            m.key: stats.summarise(list(final_values(runs, m.key).values()))
-            for m in COMPARED_METRICS
+            m.key: stats.summarise(final_values(runs, m.key).values()) for m in COMPARED_METRICS
         },
         best={m.key: stats.summarise(_bests(m, runs)) for m in COMPARED_METRICS},
         versus=versus,

@@ -32,7 +32,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
         metrics=COMPARED_METRICS,
         tested=tested,
         series={result.label: place for place, result in enumerate(results)},
-        settings=dict.fromkeys(key for result in results for key in result.settings),
+        settings=list(dict.fromkeys(key for result in results for key in result.settings)),
         result_scales={
             m.key: domain(
                 value
