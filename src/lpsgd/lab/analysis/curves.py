@@ -6,7 +6,7 @@ This is the one definition that the page, the figures and the paper's figures dr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
@@ -14,12 +14,6 @@ from typing import NamedTuple
 
 from lpsgd.lab.analysis.stats import summarise
 from lpsgd.lab.store.run_record import Run
-
-# What metrics.jsonl does not hold but follows from a row of it.
-_DERIVED: Mapping[str, tuple[tuple[str, ...], Callable[..., float]]] = {
-    "alpha": (("p",), lambda p: 1 / (p - 1)),
-    "update_per_lr": (("update_rms", "lr"), lambda rms, lr: rms / lr if rms and lr else math.nan),
-}
 
 
 class Point(NamedTuple):
@@ -110,8 +104,10 @@ def _run_curve(run: Run, metric: str) -> RunCurve:
 
 
 def _values(run: Run, metric: str) -> list[float | None]:
-    if metric not in _DERIVED:
-        return run.values(metric)
-    sources, formula = _DERIVED[metric]
-    columns = zip(*(run.values(source) for source in sources), strict=True)
-    return [None if None in row else formula(*row) for row in columns]
+    """A metric of metrics.jsonl, or one that follows from those."""
+    if metric == "alpha":
+        return [None if p is None else 1 / (p - 1) for p in run.values("p")]
+    if metric == "update_per_lr":
+        steps = zip(run.values("update_rms"), run.values("lr"), strict=True)
+        return [rms / lr if rms and lr else None for rms, lr in steps]
+    return run.values(metric)

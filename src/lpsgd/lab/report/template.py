@@ -14,15 +14,7 @@ import lpsgd
 from lpsgd.lab import formatting
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_FORMATS = (
-    formatting.cell_text,
-    formatting.duration,
-    formatting.fixed,
-    formatting.p_value,
-    formatting.percent,
-    formatting.plain,
-    formatting.size,
-)
+_FORMATS = ("cell_text", "duration", "fixed", "p_value", "percent", "plain", "size")
 
 
 def environment(folder: Path = _TEMPLATES) -> Environment:
@@ -34,7 +26,7 @@ def environment(folder: Path = _TEMPLATES) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {form.__name__: form for form in _FORMATS}
+    made.filters |= {name: getattr(formatting, name) for name in _FORMATS}
     made.globals["MISSING"] = formatting.MISSING
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return made
