@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.store.run_folder import WALL_CLOCK_FIELDS
+from lpsgd.lab.store.metrics_file import WALL_CLOCK_FIELDS
 from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import load_data, train

@@ -235,8 +235,8 @@ def _result(
         versus=versus,
         step_seconds=_mean(map(_step_seconds, runs)),
         optimizer_share=_mean(map(_optimizer_share, runs)),
-        state_bytes=_largest(run.result.get("state_bytes") for run in runs),
-        parameters=_largest(run.result.get("parameters") for run in runs),
+        state_bytes=_largest(run.result.state_bytes for run in runs if run.result),
+        parameters=_largest(run.result.parameters for run in runs if run.result),
     )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from lpsgd.lab.report.style import DASHES, SERIES
-from lpsgd.lab.store.jsonio import number
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -38,9 +37,9 @@ def line(runs: Sequence[RunRecord], metric: str) -> Line:
     by_epoch: dict[int, list[float]] = {}
     for run in runs:
         for row in run.history:
-            value = number(row.get(metric))
+            value = row.get(metric)
             if value is not None and math.isfinite(value):
-                by_epoch.setdefault(int(row["epoch"]), []).append(value)
+                by_epoch.setdefault(row.epoch, []).append(value)
     epochs = sorted(by_epoch)
     values = [by_epoch[epoch] for epoch in epochs]
     return Line(

@@ -139,10 +139,10 @@ def _make(
     """Make the targets one after another; `all` goes on past one whose data is missing."""
     from lpsgd.lab.paper import PAPER
     from lpsgd.lab.paper.targets import make
-    from lpsgd.lab.plan import write_plan
     from lpsgd.lab.report.document import write
     from lpsgd.lab.report.gather import gather
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.manifest import write_plan
 
     for target in chosen:  # before any is made, so that `lpsgd status` knows what is to come
         if tasks := target.plan(options):

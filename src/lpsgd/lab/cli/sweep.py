@@ -186,7 +186,7 @@ def _carry_out(
     from lpsgd.lab.search.run import carry_through
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.search.winners import write_winners
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.store.files import writing
     from lpsgd.lab.training.options import RunOptions
 
     folder, command = plan.folder, command_line()

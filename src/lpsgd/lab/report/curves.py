@@ -115,8 +115,8 @@ def _seed(run: RunRecord, key: str) -> dict[str, Any]:
     clock = accumulate(seconds or 0.0 for seconds in run.values("seconds"))
     rows = zip(run.history, clock, _values(run, key), strict=True)
     points = [
-        (_epoch(row, place), _short(seconds), _short(value))
-        for place, (row, seconds, value) in enumerate(rows, start=1)
+        (row.epoch, _short(seconds), _short(value))
+        for row, seconds, value in rows
         if value is not None and math.isfinite(value)
     ]
     return {
@@ -126,12 +126,6 @@ def _seed(run: RunRecord, key: str) -> dict[str, Any]:
         "seconds": [seconds for _, seconds, _ in points],
         "y": [value for _, _, value in points],
     }
-
-
-def _epoch(row: Mapping[str, Any], place: int) -> int:
-    """The epoch that a row is of; its place in the file where it does not say."""
-    epoch = row.get("epoch")
-    return epoch if isinstance(epoch, int) else place
 
 
 def _values(run: RunRecord, key: str) -> list[float | None]:

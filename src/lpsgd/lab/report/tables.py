@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from lpsgd.lab.analysis.comparison import (
     METRICS,
     Analysis,
@@ -259,8 +261,8 @@ def _run_details(run: RunRecord) -> Html:
     )
 
 
-def _pairs(heading: str, values: Mapping[str, Any]) -> Html:
-    flat = _flatten(values)
+def _pairs(heading: str, values: BaseModel | None) -> Html:
+    flat = _flatten({} if values is None else values.model_dump(exclude_unset=True))
     rows = (element("tr", element("th", key), element("td", text)) for key, text in flat)
     body = element("table", *rows, class_="pairs") if flat else element("p", "Not recorded.")
     return element("div", element("h4", heading), body)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.progress import RunProgress
-from lpsgd.lab.store.run_folder import is_alive, read_error
-from lpsgd.lab.store.run_record import RunRecord, is_run, load_run, read_json, run_place
+from lpsgd.lab.store.config import is_run
+from lpsgd.lab.store.error_file import read_error
+from lpsgd.lab.store.heartbeat import is_running
+from lpsgd.lab.store.manifest import PlannedRun, read_manifests
+from lpsgd.lab.store.run_record import RunRecord, load_run
 
 _LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before
-_PLANS = ("comparison.json", "sweep.json", "plan.json")
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,9 @@ def read_status(root: Path) -> Status:
     for folder, files in _walk(root):
         if "config.json" in files and _is_run(folder):
             found.append(folder)
-        for name in _PLANS:
-            # a sweep's plan follows as soon as it knows its first trials
-            if name in files and not (name == "sweep.json" and "plan.json" in files):
-                plan = read_json(folder / name)
-                try:
-                    planned |= {_plain(folder / run.folder): run for run in _runs_of(name, plan)}
-                except (TypeError, KeyError, AttributeError):
-                    raise UserError(f"{str(folder / name)!r} is damaged: not a plan") from None
-                commands.append(str(plan.get("command") or ""))
+        for manifest in read_manifests(folder):
+            planned |= {_plain(folder / run.folder): _queued(run) for run in manifest.planned()}
+            commands.append(manifest.command or "")
     if not planned and not found and not commands:
         raise UserError(
             f"no run in {str(root)!r}: expected a folder that `lpsgd train`, `compare`, `sweep` "
@@ -80,36 +74,8 @@ def _plain(path: Path) -> Path:
     return Path(os.path.normpath(path))
 
 
-def _runs_of(name: str, plan: Mapping[str, Any]) -> Iterator[RunProgress]:
-    """The runs that a plan's file names; their folders are told relative to that file."""
-    if name == "comparison.json":
-        network = f"{plan.get('model')} / {plan.get('dataset')}"
-        for seed in plan.get("seeds", ()):
-            for label in plan.get("optimizers", ()):
-                place = run_place(Path(), label, seed).as_posix()
-                yield _checked(RunProgress(label, seed, network, plan.get("epochs"), place))
-    elif name == "plan.json":
-        for run in plan.get("runs", ()):
-            yield _checked(
-                RunProgress(
-                    run["label"],
-                    run["seed"],
-                    run["network"],
-                    run["epochs"],
-                    run["folder"],
-                    state=run.get("state", "queued"),
-                    until_epoch=run.get("until_epoch"),
-                )
-            )
-
-
-def _checked(run: RunProgress) -> RunProgress:
-    """The run, or a TypeError if its values are not of the types that they claim."""
-    texts = (run.label, run.network, run.folder, run.state)
-    numbers = (run.seed, run.epochs or 0, run.until_epoch or 0)
-    if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in numbers):
-        raise TypeError
-    return run
+def _queued(run: PlannedRun) -> RunProgress:
+    return RunProgress(**run.model_dump())
 
 
 def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
@@ -119,16 +85,15 @@ def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     except UserError as error:
         known = planned or RunProgress(place.name, 0, "", None, "")
         return replace(known, folder=str(place), state="failed", reason=str(error))
-    begun = planned or RunProgress(run.label, run.seed, _network(run), _epochs(run), "")
+    begun = planned or RunProgress(run.label, run.seed, _network(run), run.setting("epochs"), "")
     begun = replace(begun, folder=str(place))
-    if run.result:
-        state = str(run.result.get("state"))
-        return _at(replace(begun, state=state, reason=run.reason), run)
-    if is_alive(place):
+    if run.result is not None:
+        return _at(replace(begun, state=run.result.state, reason=run.reason), run)
+    if is_running(place):
         return _with_time_left(_at(replace(begun, state="running"), run), place)
     if (reason := read_error(place)) is not None:
         return _at(replace(begun, state="failed", reason=reason), run)
-    if not run.config:
+    if run.config is None:
         return begun
     at = _at(begun, run)
     if at.state != "queued":  # the search has done with it
@@ -141,17 +106,12 @@ def _network(run: RunRecord) -> str:
     return f"{run.setting('model')} / {run.setting('dataset')}"
 
 
-def _epochs(run: RunRecord) -> int | None:
-    epochs = run.setting("epochs")
-    return None if epochs is None else int(epochs)
-
-
 def _at(begun: RunProgress, run: RunRecord) -> RunProgress:
     seconds = [s for s in run.values("seconds")[-_LAST_EPOCHS:] if s is not None]
-    accuracy, epoch = run.last("test_top1"), run.last("epoch") or 0.0
+    accuracy = run.last("test_top1")
     return replace(
         begun,
-        epoch=int(epoch) if math.isfinite(epoch) else 0,
+        epoch=run.history[-1].epoch if run.history else 0,
         accuracy=run.last("val_top1") if accuracy is None else accuracy,
         seconds_per_epoch=mean(seconds) if seconds else None,
     )

@@ -27,7 +27,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from lpsgd.lab.store.files import write_bytes, write_json
+from lpsgd.lab.store.files import write_bytes
+from lpsgd.lab.store.jsonio import write_json
 from lpsgd.lab.training.checkpoint import SUFFIX
 from lpsgd.lab.training.distributed import World
 

@@ -13,7 +13,6 @@ from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.style import TEXT, canvas, label_panels
-from lpsgd.lab.store.jsonio import number
 from lpsgd.lab.store.run_record import RunRecord
 from lpsgd.peers import registry
 
@@ -69,10 +68,7 @@ def draw(options: Options) -> Document:
     document = Document("decay", scale.title(title, (DATASET,)))
     if not scale.comparable:
         document.add(text(scale.note()))
-    groups = {
-        label: [_with_length(run) for run in load(tasks_for(made, label, options))]
-        for label, made in recipes(options)
-    }
+    groups = {label: load(tasks_for(made, label, options)) for label, made in recipes(options)}
     document.add(
         text(
             "The paper drops the factor ||g||_q^ρ of its steepest-descent step into the learning "
@@ -112,15 +108,6 @@ def draw(options: Options) -> Document:
         ),
     )
     return document
-
-
-def _with_length(run: RunRecord) -> RunRecord:
-    """The run with one more metric: the update's root mean square divided by the learning rate."""
-    history = []
-    for row in run.history:
-        size, lr = number(row.get("update_rms")), number(row.get("lr"))
-        history.append({**row, "update_per_lr": size / lr if size and lr else None})
-    return replace(run, history=tuple(history))
 
 
 def _summary(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[Cell, ...]]:

@@ -15,7 +15,6 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.style import TEXT, canvas, label_panels
-from lpsgd.lab.store.jsonio import number
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -93,9 +92,7 @@ def _values(
     runs: Sequence[RunRecord], metric: str, dataset: str, epoch: int, options: Options
 ) -> list[float]:
     wanted = scaled_epoch(epoch, dataset, options)
-    found = [
-        number(row.get(metric)) for run in runs for row in run.history if row["epoch"] == wanted
-    ]
+    found = [row.get(metric) for run in runs for row in run.history if row.epoch == wanted]
     return [value for value in found if value is not None and math.isfinite(value)]
 
 
