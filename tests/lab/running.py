@@ -14,8 +14,9 @@ from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.metrics_file import WALL_CLOCK_FIELDS
 from lpsgd.lab.training.checkpoint import load_weights
+from lpsgd.lab.training.data import load_data
 from lpsgd.lab.training.interrupt import Interrupted
-from lpsgd.lab.training.loop import load_data, train
+from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.trainer import Trainer
 

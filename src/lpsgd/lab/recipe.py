@@ -1,7 +1,7 @@
 """The recipe: everything that decides what a run computes, and nothing else.
 
 Two runs with equal recipes on the same machine give the same numbers. Where the data lie, how many
-runs go on at once, how often a checkpoint is written are not part of it.
+runs train at once, how often a checkpoint is written are not part of it.
 """
 
 from __future__ import annotations

@@ -304,9 +304,9 @@ def test_image_workers_that_outlive_a_killed_run_do_not_hold_its_folder(tmp_path
 def test_result_says_how_it_ended(tmp_path: Path) -> None:
     train(small_recipe("adamw"), tmp_path / "run")
     result = read(tmp_path / "run", "result.json")
-    assert result.state == "complete"
-    assert result.epochs == 2
-    assert result.step == 8
+    assert result["state"] == "complete"
+    assert result["epochs"] == 2
+    assert result["step"] == 8
     # two moments of float32 for each parameter, and a count for each tensor
-    parameters = result.parameters
-    assert 8 * parameters < result.state_bytes < 8 * parameters + 1000
+    parameters = result["parameters"]
+    assert 8 * parameters < result["state_bytes"] < 8 * parameters + 1000

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lpsgd._suggest import unknown
-from lpsgd.lab import data as datasets
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.environment import describe_environment
 from lpsgd.lab.store.files import writing
@@ -25,16 +23,16 @@ from lpsgd.lab.store.result import RunResult
 from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.checkpoint import CheckpointStore
-from lpsgd.lab.training.distributed import ALONE, STRATEGIES, World
+from lpsgd.lab.training.data import image_workers_watched, load_data
+from lpsgd.lab.training.distributed import ALONE, World
 from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.numerics import numerics
-from lpsgd.lab.training.options import RunOptions
+from lpsgd.lab.training.options import RunOptions, check_options
 from lpsgd.lab.training.tensorboard import TensorBoard
 from lpsgd.lab.training.trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
-    from lpsgd.lab.data import Data
     from lpsgd.lab.spectra.measure import RunMonitor
 
 Event = dict[str, Any]
@@ -60,11 +58,11 @@ def train(
     """
     options = options or RunOptions()
     listen = listen if world.main else (lambda event: None)
-    _check_options(options, world)
+    check_options(options, world)
     with _open(folder, recipe, world) as run:
         ended = world.from_main(run.result)
         if ended is None:
-            with numerics(recipe) as device, _image_workers_watched():
+            with numerics(recipe) as device, image_workers_watched():
                 device = world.device(device)
                 precision.require(recipe.precision, device)
                 data = load_data(recipe, options, device)
@@ -93,55 +91,6 @@ def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[RunFolder]:
 
         world.from_main(enter)
         yield run
-
-
-@contextmanager
-def _image_workers_watched() -> Iterator[None]:
-    """An error of our own for a DataLoader worker that was killed, mostly for want of memory.
-
-    Torch raises it in a signal handler: wherever the main thread happens to be.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        text = str(error).strip()
-        if not text.startswith("DataLoader worker"):
-            raise
-        raise LabError(
-            f"a process that decodes images was lost: {text} What was saved before is kept."
-        ) from error
-
-
-def _check_options(options: RunOptions, world: World) -> None:
-    if options.strategy not in STRATEGIES:
-        raise UserError(f"--strategy {unknown('strategy', options.strategy, STRATEGIES)}")
-    if options.strategy == "fsdp2" and not world.together:
-        raise UserError(
-            "--strategy fsdp2 shards the network over processes, and this one is alone: "
-            "start them with torchrun --nproc-per-node N -m lpsgd train ..."
-        )
-    if options.curvature is not None and world.size > 1:
-        raise UserError(
-            "--curvature is measured by one process; train without it, and measure the "
-            "checkpoints with lpsgd spectrum"
-        )
-
-
-def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
-    """Load the data of a recipe."""
-    return datasets.load(
-        recipe.dataset,
-        options.root,
-        seed=recipe.seed,
-        train_size=recipe.train_size,
-        val_size=recipe.val_size,
-        test_size=recipe.test_size,
-        batch_size=recipe.batch_size,
-        augment=recipe.augment,
-        device=str(device),
-        workers=options.workers,
-        **recipe.data,
-    )
 
 
 class _Session:
@@ -265,7 +214,7 @@ class _Session:
         rows = None if self.world.size == 1 else self._rows_to_score
         every = recipe.train_eval_every
         asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
-        whole = score(trainer.data.train.plain(rows)) if asked else None
+        train = score(trainer.data.train.plain(rows)) if asked else None
         val = score(trainer.data.val.epoch(0, rows=rows)) if trainer.data.val is not None else None
         test = score(trainer.data.test.epoch(0, rows=rows)) if self.options.score_test else None
         return MetricsRow(
@@ -275,7 +224,7 @@ class _Session:
             p=sums.p,
             train_nll=sums.nll.item() / sums.examples,
             train_top1=100 * sums.correct.item() / sums.examples,
-            train_nll_eval=whole.nll if whole else None,
+            train_nll_eval=train.nll if train else None,
             val_nll=val.nll if val else None,
             val_top1=val.top1 if val else None,
             test_nll=test.nll if test else None,

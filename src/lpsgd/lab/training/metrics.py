@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from lpsgd.lab.training.strategies import whole
+from lpsgd.lab.training.strategies import unshard
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the l2 norm of all gradients taken as one vector."""
-    return whole(torch.nn.utils.get_total_norm(gradients(parameters)))
+    return unshard(torch.nn.utils.get_total_norm(gradients(parameters)))
 
 
 def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
     """Return sqrt(mean((after - before)^2)) over all coordinates: the size of one step."""
     total, count = 0.0, 0
     for old, new in zip(before, after, strict=True):
-        total += whole((new.detach() - old).double().square().sum()).item()
+        total += unshard((new.detach() - old).double().square().sum()).item()
         count += old.numel()
     return float((total / max(1, count)) ** 0.5)
 

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder: DCP's files with the tensors of model and optimizer, ``rest.pt`` with
 everything else, and ``files.json`` with the digest of each file. The folder's name holds the digest
-of files.json and appears in one rename. Reading needs no other process and gives whole tensors, so
-any number of processes, one among them, can go on from it.
+of files.json and appears in one rename. Reading needs no other process and gives unsharded tensors:
+any number of processes, one among them, can resume from it.
 
 DCP's own index of a checkpoint is a pickle, which could run code; it is read by `_Unpickler`, which
 knows the few classes of such an index alone.
@@ -73,7 +73,7 @@ def _finish(part: Path, stem: str, digests: dict[str, str]) -> Path:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the state in one folder as whole tensors, or None if it is not what was written."""
+    """Return the state in one folder, unsharded, or None if it is not what was written."""
     if not _is_intact(path):
         return None
     rest = torch.load(path / _REST, map_location="cpu", weights_only=True)
