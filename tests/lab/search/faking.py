@@ -57,13 +57,13 @@ def _fake(task: Task, options: RunOptions) -> None:
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
         _count += 1
         if _count == int(os.environ.get("FAKE_KILL_AFTER", "0")):
-            run.append_metrics(row(task, done + 1))
+            run.metrics.append(row(task, done + 1))
             os.kill(os.getpid(), signal.SIGKILL)
         if task.recipe.settings["lr"] > 1e10:
             run.finish(RunResult(state="diverged", epochs=0, reason="the loss became inf"))
             return
         for epoch in range(done + 1, last + 1):
-            run.append_metrics(row(task, epoch))
+            run.metrics.append(row(task, epoch))
         if last == task.recipe.epochs:
             run.finish(RunResult(state="complete", epochs=last))
 

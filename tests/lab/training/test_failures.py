@@ -18,8 +18,7 @@ from PIL import Image
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.store.metrics_file import MetricsRow
-from lpsgd.lab.store.run_folder import RunFolder
+from lpsgd.lab.store.metrics_file import MetricsFile, MetricsRow
 from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
@@ -124,8 +123,8 @@ def test_a_full_disk(tmp_path: Path, full_disk: dict[str, int], writes: int) -> 
 
 
 def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunFolder(tmp_path)
-    run.append_metrics(MetricsRow(epoch=1))
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.append(MetricsRow(epoch=1))
     before = (tmp_path / "metrics.jsonl").read_text()
     real = os.write
     calls: list[int] = []
@@ -138,7 +137,7 @@ def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "write", write)
     with pytest.raises(LabError, match="disk is full"):
-        run.append_metrics(MetricsRow(epoch=2))
+        file.append(MetricsRow(epoch=2))
     assert (tmp_path / "metrics.jsonl").read_text() == before
     assert json.loads(before)["epoch"] == 1
 

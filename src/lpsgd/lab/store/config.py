@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe, to_json
 from lpsgd.lab.store.jsonio import read_model, read_object
 
@@ -47,7 +48,10 @@ class RunConfig(BaseModel):
 
 def is_run(folder: Path) -> bool:
     """Tell whether ``config.json`` in ``folder`` is a run's and not another program's."""
-    found = read_object(folder / "config.json") or {}
+    try:
+        found = read_object(folder / "config.json") or {}
+    except UserError:
+        return True  # it cannot be read, which whoever reads the run will be told
     return isinstance(found.get("optimizer"), dict)
 
 

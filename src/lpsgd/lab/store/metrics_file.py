@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.store.files import writing
 from lpsgd.lab.store.jsonio import json_line, number, read_lines
-
-# What two equal runs may differ in: everything else in a row follows from the recipe.
-WALL_CLOCK_FIELDS = ("images_per_second", "seconds", "optimizer_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +86,20 @@ class MetricsFile:
 
     def append(self, row: MetricsRow) -> None:
         """Add one row, whole or not at all."""
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            before = os.fstat(handle).st_size
+        data = json_line(asdict(row)).encode()
+        with writing(self.path.parent):
+            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                data = json_line(asdict(row)).encode()
-                while data:
-                    data = data[os.write(handle, data) :]
-                os.fsync(handle)
-            except OSError:
-                os.ftruncate(handle, before)
-                raise
-        finally:
-            os.close(handle)
+                before = os.fstat(handle).st_size
+                try:
+                    while data:
+                        data = data[os.write(handle, data) :]
+                    os.fsync(handle)
+                except OSError:
+                    os.ftruncate(handle, before)
+                    raise
+            finally:
+                os.close(handle)
 
     def mark(self) -> MetricsMark:
         """Describe the file as it is now."""
@@ -113,10 +112,11 @@ class MetricsFile:
 
     def truncate(self, mark: MetricsMark | None) -> None:
         """Drop the rows written after ``mark``, or all: they will be computed again."""
-        if mark is None or mark.size == 0:
-            self.path.unlink(missing_ok=True)
-        else:
-            os.truncate(self.path, mark.size)
+        with writing(self.path.parent):
+            if mark is None or mark.size == 0:
+                self.path.unlink(missing_ok=True)
+            else:
+                os.truncate(self.path, mark.size)
 
     def _bytes(self) -> bytes:
         return self.path.read_bytes() if self.path.exists() else b""

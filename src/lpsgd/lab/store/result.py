@@ -1,15 +1,17 @@
-"""result.json: how a run ended. Without it the run has not ended, and resumes."""
+"""How a run ended: result.json, or error.json until a run that failed is started again."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import read_json, write_json
+from lpsgd.lab.store.jsonio import read_json, read_object, write_json
 
 _FILE = "result.json"
+ERROR_FILE = "error.json"
 
 
 class RunResult(BaseModel):
@@ -45,3 +47,18 @@ def read_result(folder: Path) -> RunResult | None:
             f"{path} is not the result of a run: it has no state and epochs. "
             "Remove it, and the run resumes from its last checkpoint"
         ) from None
+
+
+def write_error(folder: Path, text: str) -> None:
+    """Record why the run in ``folder`` failed."""
+    with suppress(OSError):  # a disk that is full is what it may be about
+        write_json(folder / ERROR_FILE, {"version": 1, "text": text})
+
+
+def read_error(folder: Path) -> str | None:
+    """Return why the run in ``folder`` failed the last time, or None if it did not."""
+    try:
+        found = read_object(folder / ERROR_FILE)
+    except UserError as error:
+        return str(error)
+    return None if found is None else str(found.get("text"))

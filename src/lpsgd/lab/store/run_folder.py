@@ -19,24 +19,19 @@ from lpsgd.lab.recipe import Recipe, make_recipe, to_json
 from lpsgd.lab.store import lock
 from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.environment import Environment, write_environment
-from lpsgd.lab.store.error_file import ERROR_FILE
 from lpsgd.lab.store.files import writing
 from lpsgd.lab.store.jsonio import read_json, write_json
-from lpsgd.lab.store.metrics_file import MetricsFile, MetricsMark, MetricsRow
-from lpsgd.lab.store.result import RunResult, read_result, write_result
+from lpsgd.lab.store.metrics_file import MetricsFile
+from lpsgd.lab.store.result import ERROR_FILE, RunResult, read_result, write_result
 
 _LOOK_SECONDS = 0.5  # `lock.is_held` has a lock for an instant when somebody looks
 
 
 class RunFolder:
-    """One run's folder, opened for training by `open_run`.
+    """One run's folder. The process that `open_run` gives it to writes; others may read."""
 
-    ``read_only`` is for the processes of a run that read what the first one writes.
-    """
-
-    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.read_only = read_only
         self.metrics = MetricsFile(folder / "metrics.jsonl")
         self.checkpoints = folder / "checkpoints"
 
@@ -46,8 +41,6 @@ class RunFolder:
 
     def begin(self, recipe: Recipe, label: str, environment: Environment) -> None:
         """Record what is going to run, on what; where it began elsewhere, that is kept too."""
-        if self.read_only:
-            return
         with writing(self.folder):
             path = self.folder / "config.json"
             if not path.exists():
@@ -56,21 +49,8 @@ class RunFolder:
 
     def finish(self, result: RunResult) -> None:
         """Record that the run ended; after this it is never trained again."""
-        if not self.read_only:
-            with writing(self.folder):
-                write_result(self.folder, result)
-
-    def append_metrics(self, row: MetricsRow) -> None:
-        """Add one row, whole or not at all."""
-        if not self.read_only:
-            with writing(self.folder):
-                self.metrics.append(row)
-
-    def truncate_metrics(self, mark: MetricsMark | None) -> None:
-        """Drop the rows written after ``mark``, or all: they will be computed again."""
-        if not self.read_only:
-            with writing(self.folder):
-                self.metrics.truncate(mark)
+        with writing(self.folder):
+            write_result(self.folder, result)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def load_comparison(folder: Path | str) -> Comparison:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a folder; expected a folder that holds runs")
-    runs = [load_run(place, folder) for place in run_folders(folder)]
+    runs = [load_run(place, folder) for place, found in walk(folder) if found]
     if (manifest := read_comparison(folder)) is not None:
         return _planned(folder, manifest, runs)
     if not runs:
@@ -197,10 +197,11 @@ def _mixed(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def run_folders(root: Path) -> Iterator[Path]:
-    """Every folder at or below ``root`` whose ``config.json`` is a run's; nothing inside a run."""
+def walk(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Every folder at or below ``root``, and whether it is a run's; nothing inside a run."""
     for name, folders, files in os.walk(root):
         folders.sort()
-        if "config.json" in files and is_run(Path(name)):
+        found = "config.json" in files and is_run(Path(name))
+        if found:
             folders.clear()
-            yield Path(name)
+        yield Path(name), found

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.progress import RunProgress
-from lpsgd.lab.store.config import is_run
-from lpsgd.lab.store.error_file import read_error
 from lpsgd.lab.store.heartbeat import is_running
-from lpsgd.lab.store.manifest import PlannedRun, read_manifests
-from lpsgd.lab.store.run_record import RunRecord, load_run
+from lpsgd.lab.store.manifest import read_manifests
+from lpsgd.lab.store.result import read_error
+from lpsgd.lab.store.run_record import RunRecord, load_run, walk
 
 _LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before
 
@@ -38,11 +36,13 @@ def read_status(root: Path) -> Status:
     planned: dict[Path, RunProgress] = {}
     found: list[Path] = []
     commands: list[str] = []
-    for folder, files in _walk(root):
-        if "config.json" in files and _is_run(folder):
+    for folder, is_run in walk(root):
+        if is_run:
             found.append(folder)
         for manifest in read_manifests(folder):
-            planned |= {_plain(folder / run.folder): _queued(run) for run in manifest.planned()}
+            for run in manifest.planned():
+                place = Path(os.path.normpath(folder / run.folder))
+                planned[place] = RunProgress(**run.model_dump())
             commands.append(manifest.command or "")
     if not planned and not found and not commands:
         raise UserError(
@@ -52,30 +52,6 @@ def read_status(root: Path) -> Status:
     places = list(dict.fromkeys([*planned, *found]))
     runs = [_progress(place, planned.get(place)) for place in places]
     return Status(runs, [command for command in dict.fromkeys(commands) if command])
-
-
-def _walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder with its files; nothing inside a run."""
-    for name, folders, files in os.walk(root):
-        folders.sort()
-        yield Path(name), files
-        if "config.json" in files and _is_run(Path(name)):
-            folders.clear()
-
-
-def _is_run(folder: Path) -> bool:
-    try:
-        return is_run(folder)
-    except UserError:
-        return True  # it cannot be read, which will be told
-
-
-def _plain(path: Path) -> Path:
-    return Path(os.path.normpath(path))
-
-
-def _queued(run: PlannedRun) -> RunProgress:
-    return RunProgress(**run.model_dump())
 
 
 def _progress(place: Path, planned: RunProgress | None) -> RunProgress:

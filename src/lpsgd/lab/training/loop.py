@@ -71,7 +71,8 @@ def train(
                 environment = describe_environment(
                     recipe.threads, str(device), **(how if world.together else {})
                 )
-                run.begin(recipe, label or recipe.optimizer, environment)
+                if world.main:
+                    run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
                 ended = _Session(trainer, run, options, stop, listen).run_all()
         result = ended.model_dump()
@@ -83,7 +84,7 @@ def train(
 def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[RunFolder]:
     """The folder, opened by the first process; if that fails, it fails in all."""
     with ExitStack() as stack:
-        run = RunFolder(folder, read_only=True)
+        run = RunFolder(folder)
 
         def enter() -> None:
             nonlocal run
@@ -195,7 +196,8 @@ class _Session:
         if math.isfinite(loss):
             # before the metrics are written: a run stopped in here does both again
             self._measure_curvature(self.epoch)
-        self.run.append_metrics(row)
+        if self.world.main:
+            self.run.metrics.append(row)
         if self.board is not None:
             self.board.add(record)
         self.listen({"event": "epoch", **record})
@@ -277,10 +279,10 @@ class _Session:
                 f"the processes found checkpoints of different steps ({steps}) in "
                 f"{self.run.checkpoints}: the folder must be on storage that all machines share"
             )
+        if self.world.main:
+            self.run.metrics.truncate(MetricsMark(**state["metrics"]) if state else None)
         if state is None:
-            self.run.truncate_metrics(None)
             return
-        self.run.truncate_metrics(MetricsMark(**state["metrics"]))
         self.trainer.load_state_dict(state["trainer"])
         self.epoch, self.batch = state["epoch"], state["batch"]
 
@@ -323,7 +325,8 @@ class _Session:
 
     def _finish(self, state: str, reason: str | None, facts: dict[str, Any]) -> RunResult:
         result = self._result(state, reason, facts)
-        self.run.finish(result)
+        if self.world.main:
+            self.run.finish(result)
         return result
 
     def _result(self, state: str, reason: str | None, facts: dict[str, Any]) -> RunResult:

@@ -12,7 +12,6 @@ knows the few classes of such an index alone.
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import shutil
 import warnings
@@ -28,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from lpsgd.lab.store.files import write_bytes
-from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.jsonio import read_json, write_json
 from lpsgd.lab.training.checkpoint import SUFFIX
 from lpsgd.lab.training.distributed import World
 
@@ -96,7 +95,7 @@ def _is_intact(path: Path) -> bool:
     try:
         if _digest(path / _LIST)[:32] != path.stem.rpartition("-")[2]:
             return False
-        digests = json.loads((path / _LIST).read_text(encoding="utf-8"))
+        digests = read_json(path / _LIST)
         return all(_digest(path / name) == digest for name, digest in digests.items())
     except FileNotFoundError:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +71,6 @@ class EpochSums:
     optimizer_seconds: float = 0.0
 
 
-@dataclass
-class Pending:
-    """Losses that have not been looked at yet, with what a message about them needs."""
-
-    losses: list[Tensor] = field(default_factory=list)
-    facts: list[dict[str, Any]] = field(default_factory=list)
-
-
 class Trainer:
     """Trains one model on one device. ``train_step`` is all that happens between two batches.
 
@@ -120,7 +112,8 @@ class Trainer:
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         self.sums = self._new_sums()
         self._watch = Stopwatch(device)
-        self._pending = Pending()
+        # losses that have not been looked at yet, with what a message about them needs
+        self._pending: list[tuple[Tensor, dict[str, Any]]] = []
         self._losses_per_check = _LOSSES_PER_CHECK.get(device.type, _GPU_LOSSES_PER_CHECK)
         # from here on draws belong to training: what making the model drew does not matter
         seed_all(recipe.seed + 1_000_003)
@@ -260,17 +253,15 @@ class Trainer:
         sums.steps += 1
         sums.lr = float(self.optimizer.param_groups[0]["lr"])
         sums.p = self.current_p()
-        self._pending.losses.append(loss)
-        self._pending.facts.append(
-            {"step": self.step, "lr": sums.lr, "p": sums.p, "gradient norm": norm}
-        )
-        if len(self._pending.losses) >= self._losses_per_check:
+        facts = {"step": self.step, "lr": sums.lr, "p": sums.p, "gradient norm": norm}
+        self._pending.append((loss, facts))
+        if len(self._pending) >= self._losses_per_check:
             self.check_losses()
 
     def check_losses(self) -> None:
         """Raise Diverged for the first loss since the last check that is NaN or infinite."""
-        pending, self._pending = self._pending, Pending()
-        for loss, facts in zip(pending.losses, pending.facts, strict=True):
+        pending, self._pending = self._pending, []
+        for loss, facts in pending:
             value = loss.item()
             if value - value != 0:  # NaN or infinite
                 facts["gradient norm"] = facts["gradient norm"].item()
