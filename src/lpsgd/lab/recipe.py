@@ -1,7 +1,7 @@
 """The recipe: everything that decides what a run computes, and nothing else.
 
 Two runs with equal recipes on the same machine give the same numbers. Where the data lie, how many
-runs go on at once, how often a checkpoint is written are not part of it.
+runs train at once, how often a checkpoint is written are not part of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from lpsgd._suggest import unknown
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.jsonio import encode, explain
 
 
 class Recipe(BaseModel):
@@ -118,7 +118,7 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
     try:
         return Recipe(**values)
     except ValidationError as error:
-        raise UserError(f"{source}: {_explain(error)}") from None
+        raise UserError(f"{source}: {explain(error)}") from None
 
 
 def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
@@ -129,15 +129,6 @@ def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
         raise UserError(f"{option} {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers without end
         raise UserError(f"{option} {path}: not a TOML file: {error}") from None
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{where}={problem['input']!r}: {message}" if where else message)
-    return "; ".join(lines)
 
 
 def _plain(name: str, value: Any) -> Any:

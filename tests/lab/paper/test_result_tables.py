@@ -15,7 +15,8 @@ from lpsgd.lab.paper.scales import CPU, PAPER, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write
-from lpsgd.lab.store.run_folder import config
+from lpsgd.lab.store.config import RunConfig
+from lpsgd.lab.store.jsonio import write_json
 from tests.lab.fabricate import history
 
 
@@ -38,7 +39,7 @@ def pretend(dataset: str, chosen: Options, shift: float) -> list[Any]:
                 off = shift if metric == "test_top1" else 0.0
                 row[metric] = published.mean + (task.recipe.seed - 1 + off) * published.std
         task.folder.mkdir(parents=True)
-        (task.folder / "config.json").write_text(json.dumps(config(task.recipe, task.label)))
+        write_json(task.folder / "config.json", RunConfig.of(task.recipe, task.label).model_dump())
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
         (task.folder / "result.json").write_text('{"state": "complete"}')

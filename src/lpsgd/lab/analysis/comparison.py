@@ -13,8 +13,8 @@ from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.formatting import fixed
-from lpsgd.lab.store.jsonio import encode, number
-from lpsgd.lab.store.run_record import Comparison, Run
+from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.run_record import Comparison, RunRecord
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class OptimizerResult:
     label: str
     optimizer: str
     settings: Mapping[str, Any]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     complete: int
     diverged: int
     unfinished: int
@@ -112,7 +112,7 @@ class Analysis:
     seeds: tuple[int, ...]
     reference: str
     results: tuple[OptimizerResult, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     verdict: tuple[str, ...]
     details: tuple[str, ...]
     notes: tuple[str, ...]
@@ -165,7 +165,7 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
 
 
 def _tests(
-    metric: Metric, reference: str, by_label: Mapping[str, Sequence[Run]]
+    metric: Metric, reference: str, by_label: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, Versus]:
     """The paired test of each other optimizer on ``metric``, corrected over all of them."""
     values = {label: final_values(runs, metric.key) for label, runs in by_label.items()}
@@ -192,7 +192,9 @@ def _tests(
     return made
 
 
-def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> OptimizerResult:
+def _result(
+    label: str, runs: tuple[RunRecord, ...], versus: Mapping[str, Versus]
+) -> OptimizerResult:
     states = [run.state for run in runs]
     measured = [run for run in runs if run.config] or list(runs)
     return OptimizerResult(
@@ -215,19 +217,19 @@ def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> 
     )
 
 
-def _bests(metric: Metric, runs: Sequence[Run]) -> list[float]:
+def _bests(metric: Metric, runs: Sequence[RunRecord]) -> list[float]:
     histories = [_finite(run.values(metric.key)) for run in runs if run.state == "complete"]
     return [metric.best(values) for values in histories if values]
 
 
-def _step_seconds(run: Run) -> float | None:
+def _step_seconds(run: RunRecord) -> float | None:
     """Seconds of an optimizer step: the median epoch, without the first, which warms up."""
     pairs = zip(run.values("seconds"), run.values("steps"), strict=True)
     each = [seconds / steps for seconds, steps in pairs if seconds is not None and steps]
     return statistics.median(each[1:] or each) if each else None
 
 
-def _optimizer_share(run: Run) -> float | None:
+def _optimizer_share(run: RunRecord) -> float | None:
     """Time inside the optimizer over all training time."""
     total = sum(_finite(run.values("seconds")))
     inside = _finite(run.values("optimizer_seconds"))
@@ -243,18 +245,18 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _largest(runs: Sequence[Run], key: str) -> int | None:
-    known = _finite(number(run.result.get(key)) for run in runs)
-    return int(max(known)) if known else None
+def _largest(runs: Sequence[RunRecord], key: str) -> int | None:
+    sizes = (getattr(run.result, key, None) for run in runs)
+    return max((size for size in sizes if size is not None), default=None)
 
 
-def _common(runs: Sequence[Run], key: str) -> Any:
+def _common(runs: Sequence[RunRecord], key: str) -> Any:
     """A field of the recipe if all runs agree on it."""
     values = {str(run.setting(key)): run.setting(key) for run in runs if run.config}
     return next(iter(values.values())) if len(values) == 1 else None
 
 
-def _missing_note(run: Run) -> str | None:
+def _missing_note(run: RunRecord) -> str | None:
     """Why a run is not in the numbers."""
     name = f"{run.label}, seed {run.seed}"
     if run.state == "diverged":
@@ -272,7 +274,7 @@ def _result_json(result: OptimizerResult) -> dict[str, Any]:
     return {**fields, "best_note": "best epoch of each run, chosen on the test set"}
 
 
-def _run_json(run: Run) -> dict[str, Any]:
+def _run_json(run: RunRecord) -> dict[str, Any]:
     fields = {key: getattr(run, key) for key in ("label", "seed", "folder", "state", "reason")}
     final = {metric.key: run.last(metric.key) for metric in COMPARED_METRICS}
     return {**fields, "epochs": len(run.history), "final": final}

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from lpsgd.lab.analysis.stats import summarise
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 
 class Point(NamedTuple):
@@ -48,7 +48,7 @@ class Curve:
     runs: tuple[RunCurve, ...]
 
 
-def averaged(runs: Sequence[Run]) -> list[Run]:
+def averaged(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """The runs that a mean is over: the complete ones or, if there is none, the incomplete.
 
     A mean over runs of which some diverged or stop early would jump where they drop out.
@@ -57,7 +57,7 @@ def averaged(runs: Sequence[Run]) -> list[Run]:
     return complete or [run for run in runs if run.state == "incomplete"]
 
 
-def learning_curve(runs: Sequence[Run], metric: str) -> Curve:
+def learning_curve(runs: Sequence[RunRecord], metric: str) -> Curve:
     """The curve of one optimizer's ``runs``: a diverged run is kept apart, never averaged."""
     mine = [_run_curve(run, metric) for run in averaged(runs)]
     apart = [_run_curve(run, metric) for run in runs if run.state == "diverged"]
@@ -69,7 +69,7 @@ def learning_curve(runs: Sequence[Run], metric: str) -> Curve:
     return Curve(tuple(points), tuple(run for run in (*mine, *apart) if run.y))
 
 
-def final_values(runs: Sequence[Run], metric: str) -> dict[int, float]:
+def final_values(runs: Sequence[RunRecord], metric: str) -> dict[int, float]:
     """The last epoch's value of every complete run, by seed."""
     values = {run.seed: run.last(metric) for run in runs if run.state == "complete"}
     return {seed: v for seed, v in values.items() if v is not None and math.isfinite(v)}
@@ -90,24 +90,13 @@ def _point(epoch: int, at: Sequence[tuple[float, float]]) -> Point:
     )
 
 
-def _run_curve(run: Run, metric: str) -> RunCurve:
+def _run_curve(run: RunRecord, metric: str) -> RunCurve:
     clock = accumulate(seconds or 0.0 for seconds in run.values("seconds"))
-    rows = zip(run.history, clock, _values(run, metric), strict=True)
+    rows = zip(run.history, clock, run.values(metric), strict=True)
     points = [
-        # the row's place in the file where it does not say its epoch
-        (epoch if isinstance(epoch := row.get("epoch"), int) else place, seconds, value)
-        for place, (row, seconds, value) in enumerate(rows, start=1)
+        (row.epoch, seconds, value)
+        for row, seconds, value in rows
         if value is not None and math.isfinite(value)
     ]
     epochs, seconds, values = zip(*points, strict=True) if points else ((), (), ())
     return RunCurve(run.seed, run.state == "diverged", epochs, seconds, values)
-
-
-def _values(run: Run, metric: str) -> list[float | None]:
-    """A metric of metrics.jsonl, or one that follows from those."""
-    if metric == "alpha":
-        return [None if p is None else 1 / (p - 1) for p in run.values("p")]
-    if metric == "update_per_lr":
-        steps = zip(run.values("update_rms"), run.values("lr"), strict=True)
-        return [rms / lr if rms and lr else None for rms, lr in steps]
-    return run.values(metric)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lpsgd.lab.paper.protocol import Options
     from lpsgd.lab.paper.targets import Target
     from lpsgd.lab.report.document import Document
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 NAMES = (
     "table1, table2, table3, fig1, fig2, fig3, fig4, theory, grid, claims, decay, or all of them"
@@ -86,7 +86,7 @@ def reproduce(
     from lpsgd.lab.paper.estimate import check_gpu
     from lpsgd.lab.paper.protocol import Options
     from lpsgd.lab.paper.scales import get_scale, model_names
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
     size = get_scale(scale)
     options = Options(
@@ -139,10 +139,10 @@ def _make(
     """Make the targets one after another; `all` goes on past one whose data is missing."""
     from lpsgd.lab.paper import PAPER
     from lpsgd.lab.paper.targets import make
-    from lpsgd.lab.plan import write_plan
     from lpsgd.lab.report.document import write
     from lpsgd.lab.report.document_page import write_document_page
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.manifest import write_plan
 
     for target in chosen:  # before any is made, so that `lpsgd status` knows what is to come
         if tasks := target.plan(options):

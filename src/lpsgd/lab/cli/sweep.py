@@ -158,8 +158,9 @@ def _rehearse(recipe: Recipe, root: Path | None) -> int:
     images that `train_size` asks for, else of all).
     """
     from lpsgd.lab import models
-    from lpsgd.lab.training.loop import RunOptions, load_data
-    from lpsgd.lab.training.trainer import choose_device
+    from lpsgd.lab.training.data import load_data
+    from lpsgd.lab.training.numerics import choose_device
+    from lpsgd.lab.training.options import RunOptions
 
     val_size = recipe.val_size
     if not val_size and recipe.train_size is not None:
@@ -185,8 +186,8 @@ def _carry_out(
     from lpsgd.lab.search.run import carry_through
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.search.winners import write_winners
-    from lpsgd.lab.store.run_folder import writing
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.training.options import RunOptions
 
     folder, command = plan.folder, command_line()
     url = StorageUrl(storage) if storage else StorageUrl.of_file(folder / "trials.db")

@@ -12,7 +12,7 @@ from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 Listener = Callable[["Task", dict[str, Any]], None]
 """Hears every event of every run. The last event of a run is one of `LAST_EVENTS`."""

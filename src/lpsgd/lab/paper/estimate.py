@@ -117,7 +117,7 @@ def time_one(shape: Shape) -> float:
     from torch.nn.functional import cross_entropy
 
     from lpsgd.lab import models
-    from lpsgd.lab.training.trainer import choose_device
+    from lpsgd.lab.training.numerics import choose_device
 
     device = choose_device("auto")
     pixels = shape.input_shape[1] * shape.input_shape[2]

@@ -12,7 +12,7 @@ from lpsgd.lab.paper.scales import Place, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
-from lpsgd.lab.store.run_record import Run, load_run
+from lpsgd.lab.store.run_record import RunRecord, load_run
 from lpsgd.peers import registry
 
 Panel = TypeVar("Panel", bound="tuple[Any, ...]")
@@ -150,6 +150,6 @@ def paired_order(tasks: Iterable[Task]) -> list[Task]:
     return sorted(tasks, key=lambda task: task.recipe.seed)
 
 
-def load(tasks: Sequence[Task]) -> list[Run]:
+def load(tasks: Sequence[Task]) -> list[RunRecord]:
     """What the runs' folders hold."""
     return [load_run(task.folder, task.folder) for task in tasks]

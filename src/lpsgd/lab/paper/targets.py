@@ -18,7 +18,7 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Document, Table
-from lpsgd.lab.training.loop import RunOptions
+from lpsgd.lab.training.options import RunOptions
 
 Planner = Callable[[Options], list[Task]]
 Drawer = Callable[[Options, Sequence[Task]], Document]

@@ -12,12 +12,12 @@ from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.report.document import Cell
 from lpsgd.lab.report.style import TEXT, canvas, save_figure, series_styles
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Groups = Mapping[str, Sequence[Run]]
+Groups = Mapping[str, Sequence[RunRecord]]
 """The runs of each optimizer, by its label."""
 
 CURVE_COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")

@@ -10,7 +10,7 @@ from lpsgd.lab.report.document import Attachment, Document, Table, text, write
 from lpsgd.lab.report.document_page import write_document_page
 from lpsgd.lab.search.figures import all_figures, searched_names
 from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
-from lpsgd.lab.store.files import write_json
+from lpsgd.lab.store.jsonio import write_json
 
 _NAME = "report"
 _PRUNERS = {

@@ -17,20 +17,22 @@ from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.execution.local import default_jobs, keeping_workers
 from lpsgd.lab.execution.run import carry_out
-from lpsgd.lab.plan import Task, resolve, write_plan
+from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.recipe import to_json
 from lpsgd.lab.search.ledger import Ledger, folder_name, open_ledger
 from lpsgd.lab.search.proposals import WORST, Ended, Request, Score, Search, search
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
-from lpsgd.lab.store.files import write_json
+from lpsgd.lab.store.files import writing
 from lpsgd.lab.store.jsonio import number as as_number
-from lpsgd.lab.store.run_folder import check_folder, writing
+from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.manifest import write_plan
+from lpsgd.lab.store.run_folder import check_folder
 from lpsgd.lab.store.run_record import load_run
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 # Of the recipe, what each trial decides for itself.
 OWN_FIELDS = ("optimizer", "settings", "closure", "create_graph")

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.store.files import write_json, write_text
+from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.jsonio import write_json
 
 Record = Mapping[str, Any]
 

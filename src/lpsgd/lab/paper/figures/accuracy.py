@@ -17,7 +17,7 @@ from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
 from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +63,9 @@ def _tasks(recipes: Recipes, dataset: str, model: str, options: Options) -> list
     ]
 
 
-def _groups(recipes: Recipes, dataset: str, model: str, options: Options) -> dict[str, list[Run]]:
+def _groups(
+    recipes: Recipes, dataset: str, model: str, options: Options
+) -> dict[str, list[RunRecord]]:
     labels = [label for label, _ in recipes(dataset, model, options)]
     tasks = _tasks(recipes, dataset, model, options)
     return {label: load(group) for label, group in zip(labels, tasks, strict=True)}
@@ -111,7 +113,7 @@ def draw(
     return document
 
 
-def _endings(groups: Mapping[str, Sequence[Run]]) -> Iterator[tuple[Cell, ...]]:
+def _endings(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tuple[Cell, ...]]:
     """For each label: complete runs, diverged runs, mean and deviation at the last epoch."""
     for label, runs in groups.items():
         summary = summarise(list(final_values(runs, "test_top1").values()))
@@ -126,7 +128,7 @@ def _name(dataset: str, model: str, options: Options) -> str:
     return f"{model} / {data}"
 
 
-def _figure(found: dict[str, dict[str, list[Run]]]) -> Figure:
+def _figure(found: dict[str, dict[str, list[RunRecord]]]) -> Figure:
     styles = series_styles(next(iter(found.values())))
     with canvas(TEXT if len(found) > 1 else TEXT / 2, 2.9) as figure:
         panels = figure.subplots(1, len(found), squeeze=False)[0]

@@ -20,7 +20,7 @@ from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 
 if TYPE_CHECKING:
     from lpsgd.lab.execution.executor import ExecutorChoice
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 # data set, model, epochs between two measurements
 PANELS = (("cifar10", "ResNet-18", 20), ("imagenet1k", "ResNet-50", 5))

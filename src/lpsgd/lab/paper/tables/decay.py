@@ -15,7 +15,7 @@ from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
 from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 from lpsgd.peers import registry
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def draw(options: Options) -> Document:
     return document
 
 
-def _summary(groups: dict[str, list[Run]]) -> Iterator[tuple[Cell, ...]]:
+def _summary(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[Cell, ...]]:
     for label, runs in groups.items():
         sizes = [point.mean for point in learning_curve(runs, "update_per_lr").points]
         accuracy = summarise(list(final_values(runs, "test_top1").values()))
@@ -121,7 +121,7 @@ def _summary(groups: dict[str, list[Run]]) -> Iterator[tuple[Cell, ...]]:
         yield label, first, last, ratio, accuracy.mean, accuracy.sd
 
 
-def _figure(groups: dict[str, Sequence[Run]] | dict[str, list[Run]]) -> Figure:
+def _figure(groups: dict[str, Sequence[RunRecord]] | dict[str, list[RunRecord]]) -> Figure:
     styles = series_styles(groups)
     with canvas(TEXT, 2.9) as figure:
         size, per_lr, accuracy = figure.subplots(1, 3)

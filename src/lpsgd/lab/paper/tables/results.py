@@ -16,8 +16,7 @@ from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
 from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
-from lpsgd.lab.store.jsonio import number
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +79,7 @@ def entries(dataset: str, options: Options) -> Iterator[Entry]:
                 yield Entry(row.model, row.optimizer, metric, epoch, summarise(values), published)
 
 
-def _runs(row: tables.Setting, options: Options) -> list[Run]:
+def _runs(row: tables.Setting, options: Options) -> list[RunRecord]:
     tasks = tasks_for(recipe(row, options), tables.OPTIMIZERS[row.optimizer], options)
     return load(tasks)
 
@@ -91,14 +90,11 @@ def _measured_as(metric: str, options: Options) -> str:
 
 
 def _values(
-    runs: Sequence[Run], metric: str, dataset: str, epoch: int, options: Options
+    runs: Sequence[RunRecord], metric: str, dataset: str, epoch: int, options: Options
 ) -> list[float]:
     wanted = scaled_epoch(epoch, dataset, options)
     found = [
-        number(row.get(metric))
-        for run in averaged(runs)
-        for row in run.history
-        if row["epoch"] == wanted
+        row.get(metric) for run in averaged(runs) for row in run.history if row.epoch == wanted
     ]
     return [value for value in found if value is not None and math.isfinite(value)]
 
@@ -251,8 +247,8 @@ def _differences(name: str, found: Sequence[Entry]) -> Iterator[Table]:
     )
 
 
-def _by_model(dataset: str, options: Options) -> dict[str, dict[str, list[Run]]]:
-    groups: dict[str, dict[str, list[Run]]] = {}
+def _by_model(dataset: str, options: Options) -> dict[str, dict[str, list[RunRecord]]]:
+    groups: dict[str, dict[str, list[RunRecord]]] = {}
     for row in _rows(dataset, options):
         groups.setdefault(row.model, {})[row.optimizer] = _runs(row, options)
     return groups
