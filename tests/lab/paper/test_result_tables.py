@@ -42,7 +42,7 @@ def pretend(dataset: str, chosen: Options, shift: float) -> list[Any]:
         write_json(task.folder / "config.json", RunConfig.of(task.recipe, task.label).model_dump())
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
-        (task.folder / "result.json").write_text('{"state": "complete"}')
+        write_json(task.folder / "result.json", {"state": "complete", "epochs": len(rows)})
     return tasks
 
 
