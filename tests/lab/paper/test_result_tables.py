@@ -14,7 +14,7 @@ from lpsgd.lab.paper.protocol import Options, scaled_epoch
 from lpsgd.lab.paper.scales import CPU, PAPER, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
-from lpsgd.lab.report.document import to_markdown, write
+from lpsgd.lab.report.document import to_markdown, write_document
 from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.jsonio import write_json
 from tests.lab.fabricate import history
@@ -57,7 +57,7 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 ) -> None:
     chosen = options(PAPER, tmp_path)
     tasks = pretend(dataset, chosen, shift=0.5)
-    write(result_tables.draw(dataset, name, chosen, tasks), tmp_path / name)
+    write_document(result_tables.draw(dataset, name, chosen, tasks), tmp_path / name)
     rows = read(tmp_path / name / f"{name}.csv")
     published = [r for r in tables.results() if r.dataset == dataset]
     assert len(rows) == len(published)
@@ -102,7 +102,7 @@ def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
     chosen = options(CPU, tmp_path)
     tasks = pretend("cifar10", chosen, shift=0.0)
     document = result_tables.draw("cifar10", "table1", chosen, tasks)
-    files = write(document, tmp_path / "table1")
+    files = write_document(document, tmp_path / "table1")
     for path in files:
         if path.suffix in (".csv", ".md"):
             content = path.read_text()

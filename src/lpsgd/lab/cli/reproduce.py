@@ -139,7 +139,7 @@ def _make(
     """Make the targets one after another; `all` goes on past one whose data is missing."""
     from lpsgd.lab.paper import PAPER
     from lpsgd.lab.paper.targets import make
-    from lpsgd.lab.report.document import write
+    from lpsgd.lab.report.document import write_document
     from lpsgd.lab.report.document_page import write_document_page
     from lpsgd.lab.store.files import writing
     from lpsgd.lab.store.manifest import write_plan
@@ -160,7 +160,7 @@ def _make(
             continue
         documents.append(document)
         with writing(options.out):
-            files += write(document, options.folder(target.name))
+            files += write_document(document, options.folder(target.name))
     if everything:
         title = f"The paper's results at {options.scale.name} scale"
         with writing(options.out):

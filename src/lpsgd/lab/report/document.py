@@ -78,7 +78,7 @@ def text(*items: str) -> Text:
     return Text(items)
 
 
-def write(document: Document, folder: Path) -> list[Path]:
+def write_document(document: Document, folder: Path) -> list[Path]:
     """Write everything into ``folder``; return the paths, ``NAME.md`` last."""
     from lpsgd.lab.report.style import save_figure
 
