@@ -1,7 +1,7 @@
 """The recipe: everything that decides what a run computes, and nothing else.
 
 Two runs with equal recipes on the same machine give the same numbers. Where the data lie, how many
-runs go on at once, how often a checkpoint is written are not part of it.
+runs train at once, how often a checkpoint is written are not part of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.jsonio import encode, explain
 from lpsgd.lab.store.tomlio import read_toml
 
 
@@ -118,21 +118,12 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
     try:
         return Recipe(**values)
     except ValidationError as error:
-        raise UserError(f"{source}: {_explain(error)}") from None
+        raise UserError(f"{source}: {explain(error)}") from None
 
 
 def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
     """Read the keys of a TOML recipe; `make_recipe` validates them."""
     return read_toml(path, f"{option} {path}")
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{where}={problem['input']!r}: {message}" if where else message)
-    return "; ".join(lines)
 
 
 def _plain(name: str, value: Any) -> Any:

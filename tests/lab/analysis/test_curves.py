@@ -9,28 +9,31 @@ import pytest
 import scipy.stats
 
 from lpsgd.lab.analysis.curves import averaged, final_values, learning_curve
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.store.metrics_file import MetricsRow
+from lpsgd.lab.store.run_record import RunRecord
 
 
 def run(seed, values, state="complete", **columns):
-    """A run with ``values`` of the metric y, one for each epoch; epoch k takes k + seed seconds."""
+    """A run with ``values`` of test_nll, one for each epoch; epoch k takes k + seed seconds."""
     rows = [
-        {"epoch": k, "seconds": k + seed, "y": y, **{name: c[k - 1] for name, c in columns.items()}}
+        MetricsRow(
+            epoch=k, seconds=k + seed, test_nll=y, **{name: c[k - 1] for name, c in columns.items()}
+        )
         for k, y in enumerate(values, start=1)
     ]
-    return Run("sgd", seed, "", state, history=tuple(rows))
+    return RunRecord("sgd", seed, "", state, history=tuple(rows))
 
 
 COMPLETE = [run(0, [1.0, 4.0, 9.0]), run(1, [2.0, 4.5, 8.0]), run(2, [4.0, 6.0, 7.0])]
 DIVERGED = run(3, [100.0, 1e9, math.nan], "diverged")
 STOPPED = run(4, [50.0], "incomplete")
-ABSENT = Run("sgd", 5, "", "not started")
+ABSENT = RunRecord("sgd", 5, "", "not started")
 
 
 def test_points_are_those_of_the_complete_runs():
-    curve = learning_curve([DIVERGED, COMPLETE[0], STOPPED, *COMPLETE[1:], ABSENT], "y")
-    values = np.array([[row["y"] for row in one.history] for one in COMPLETE])
-    clock = np.cumsum([[row["seconds"] for row in one.history] for one in COMPLETE], axis=1)
+    curve = learning_curve([DIVERGED, COMPLETE[0], STOPPED, *COMPLETE[1:], ABSENT], "test_nll")
+    values = np.array([[row.test_nll for row in one.history] for one in COMPLETE])
+    clock = np.cumsum([[row.seconds for row in one.history] for one in COMPLETE], axis=1)
     low, high = scipy.stats.t.interval(
         0.95, 2, loc=values.mean(axis=0), scale=scipy.stats.sem(values)
     )
@@ -50,7 +53,7 @@ def test_points_are_those_of_the_complete_runs():
 
 
 def test_runs_are_those_averaged_and_then_the_diverged_until_they_diverge():
-    curve = learning_curve([DIVERGED, *COMPLETE, STOPPED, ABSENT], "y")
+    curve = learning_curve([DIVERGED, *COMPLETE, STOPPED, ABSENT], "test_nll")
     assert [(one.seed, one.diverged) for one in curve.runs] == [
         (0, False),
         (1, False),
@@ -72,19 +75,19 @@ def test_runs_are_those_averaged_and_then_the_diverged_until_they_diverge():
 )
 def test_which_runs_are_averaged(runs, seeds):
     assert [one.seed for one in averaged(runs)] == seeds
-    curve = learning_curve(runs, "y")
+    curve = learning_curve(runs, "test_nll")
     assert [one.seed for one in curve.runs if not one.diverged] == seeds
     assert bool(curve.points) == bool(seeds)
 
 
 def test_epochs_without_a_value_are_left_out():
-    runs = [run(0, [1.0, None, 3.0]), run(1, [2.0, math.inf, "nan"])]
-    curve = learning_curve(runs, "y")
+    runs = [run(0, [1.0, None, 3.0]), run(1, [2.0, math.inf, math.nan])]
+    curve = learning_curve(runs, "test_nll")
     assert [(p.epoch, p.mean, p.n, p.low is None) for p in curve.points] == [
         (1, 1.5, 2, False),
         (3, 3.0, 1, True),
     ]
-    assert learning_curve(runs, "unmeasured") == learning_curve([], "y")
+    assert learning_curve(runs, "unmeasured") == learning_curve([], "test_nll")
 
 
 def test_metrics_that_follow_from_others():
@@ -98,4 +101,4 @@ def test_metrics_that_follow_from_others():
 
 def test_final_values_are_of_complete_runs():
     infinite = run(6, [1.0, math.inf])
-    assert final_values([*COMPLETE, STOPPED, DIVERGED, infinite], "y") == {0: 9, 1: 8, 2: 7}
+    assert final_values([*COMPLETE, STOPPED, DIVERGED, infinite], "test_nll") == {0: 9, 1: 8, 2: 7}

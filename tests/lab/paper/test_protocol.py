@@ -26,7 +26,7 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.targets import TARGETS
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.trainer import spare_vectors
+from lpsgd.lab.training.build import spare_vectors
 from lpsgd.peers import factory
 
 DOCS = Path(__file__).parents[3] / "docs" / "reproduction.md"

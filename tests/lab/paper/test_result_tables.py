@@ -13,8 +13,9 @@ from lpsgd.lab.paper.protocol import RunGroup, Setup, all_tasks, load_runs, scal
 from lpsgd.lab.paper.scales import CPU_SCALE, PAPER_SCALE, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
-from lpsgd.lab.report.document import to_markdown, write
-from lpsgd.lab.store.run_folder import config
+from lpsgd.lab.report.document import to_markdown, write_document
+from lpsgd.lab.store.config import RunConfig
+from lpsgd.lab.store.jsonio import write_json
 from tests.lab.fabricate import history
 
 
@@ -37,10 +38,10 @@ def pretend(dataset: str, chosen: Setup, shift: float) -> list[RunGroup]:
                 off = shift if metric == "test_top1" else 0.0
                 row[metric] = published.mean + (task.recipe.seed - 1 + off) * published.std
         task.folder.mkdir(parents=True)
-        (task.folder / "config.json").write_text(json.dumps(config(task.recipe, task.label)))
+        write_json(task.folder / "config.json", RunConfig.of(task.recipe, task.label).model_dump())
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
-        (task.folder / "result.json").write_text('{"state": "complete"}')
+        write_json(task.folder / "result.json", {"state": "complete", "epochs": len(rows)})
     return load_runs(groups)
 
 
@@ -55,7 +56,7 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 ) -> None:
     chosen = options(PAPER_SCALE, tmp_path)
     groups = pretend(dataset, chosen, shift=0.5)
-    write(result_tables.draw(dataset, name, chosen, groups), tmp_path / name)
+    write_document(result_tables.draw(dataset, name, chosen, groups), tmp_path / name)
     rows = read(tmp_path / name / f"{name}.csv")
     published = [r for r in tables.result_rows() if r.dataset == dataset]
     assert len(rows) == len(published)
@@ -100,7 +101,7 @@ def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
     chosen = options(CPU_SCALE, tmp_path)
     groups = pretend("cifar10", chosen, shift=0.0)
     document = result_tables.draw("cifar10", "table1", chosen, groups)
-    files = write(document, tmp_path / "table1")
+    files = write_document(document, tmp_path / "table1")
     for path in files:
         if path.suffix in (".csv", ".md"):
             content = path.read_text()

@@ -8,7 +8,6 @@ takes).
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -22,7 +21,11 @@ import optuna
 
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.storage import StorageUrl, open_storage
-from lpsgd.lab.store.run_folder import config, open_run
+from lpsgd.lab.store.config import RunConfig
+from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.metrics_file import MetricsRow
+from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.training.options import RunOptions
 
 _count = 0
@@ -50,35 +53,35 @@ def _fake(task: Task, options: RunOptions) -> None:
         path = task.folder / "metrics.jsonl"
         done = len(path.read_text().splitlines()) if path.exists() else 0
         last = options.until_epoch or task.recipe.epochs
-        (task.folder / "config.json").write_text(json.dumps(config(task.recipe, task.label)))
+        write_json(task.folder / "config.json", RunConfig.of(task.recipe, task.label).model_dump())
         _log(task.folder, done, last)
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
         _count += 1
         if _count == int(os.environ.get("FAKE_KILL_AFTER", "0")):
-            run.append_metrics(row(task, done + 1))
+            run.metrics.append(row(task, done + 1))
             os.kill(os.getpid(), signal.SIGKILL)
         if task.recipe.settings["lr"] > 1e10:
-            run.finish({"state": "diverged", "epochs": 0, "reason": "the loss became inf"})
+            run.finish(RunResult(state="diverged", epochs=0, reason="the loss became inf"))
             return
         for epoch in range(done + 1, last + 1):
-            run.append_metrics(row(task, epoch))
+            run.metrics.append(row(task, epoch))
         if last == task.recipe.epochs:
-            run.finish({"state": "complete", "epochs": last, "reason": None})
+            run.finish(RunResult(state="complete", epochs=last))
 
 
-def row(task: Task, epoch: int) -> dict[str, Any]:
+def row(task: Task, epoch: int) -> MetricsRow:
     """One epoch; the test scores say the opposite of the validation scores."""
     top1 = accuracy(task, epoch)
     if task.recipe.settings["lr"] > 5:
         top1 = math.nan
     poison = float(os.environ.get("FAKE_POISON", "1"))
-    return {
-        "epoch": epoch,
-        "val_top1": top1,
-        "val_nll": 10 - top1 / 10,
-        "test_top1": poison * (100 - top1),
-        "test_nll": -poison * top1,
-    }
+    return MetricsRow(
+        epoch=epoch,
+        val_top1=top1,
+        val_nll=10 - top1 / 10,
+        test_top1=poison * (100 - top1),
+        test_nll=-poison * top1,
+    )
 
 
 def _log(folder: Path, done: int, last: int) -> None:

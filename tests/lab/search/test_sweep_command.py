@@ -418,7 +418,7 @@ def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
     for epoch in (1, 3, 3, 4):
         options = RunOptions(until_epoch=epoch)
         result = train(recipe, tmp_path / "paused", options=options, listen=listen)
-        states.append((result["state"], result["epochs"]))
+        states.append((result.state, result.epochs))
         assert (tmp_path / "paused/result.json").exists() == (epoch == 4)
     assert states == [("paused", 1), ("paused", 3), ("paused", 3), ("complete", 4)]
     assert starts == [0, 1, 3, 3]  # no epoch is trained twice
@@ -442,4 +442,4 @@ def test_leaving_the_test_set_alone_changes_no_weight(tmp_path: Path) -> None:
             assert a[key] == b[key]
     bad = small_recipe("sgd:lr=1e30", val_size=32)
     result = train(bad, tmp_path / "bad", options=RunOptions(score_test=False))
-    assert result["state"] == "diverged"
+    assert result.state == "diverged"

@@ -6,7 +6,7 @@ This is the one definition that the page, the figures and the paper's figures dr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
@@ -14,12 +14,6 @@ from typing import NamedTuple
 
 from lpsgd.lab.analysis.stats import summarise
 from lpsgd.lab.store.run_record import RunRecord
-
-# What metrics.jsonl does not hold but follows from a row of it.
-_DERIVED: Mapping[str, tuple[tuple[str, ...], Callable[..., float]]] = {
-    "alpha": (("p",), lambda p: 1 / (p - 1)),
-    "update_per_lr": (("update_rms", "lr"), lambda rms, lr: rms / lr if rms and lr else math.nan),
-}
 
 
 class Point(NamedTuple):
@@ -98,20 +92,11 @@ def _point(epoch: int, at: Sequence[tuple[float, float]]) -> Point:
 
 def _run_curve(run: RunRecord, metric: str) -> RunCurve:
     clock = accumulate(seconds or 0.0 for seconds in run.values("seconds"))
-    rows = zip(run.history, clock, _values(run, metric), strict=True)
+    rows = zip(run.history, clock, run.values(metric), strict=True)
     points = [
-        # the row's place in the file where it does not say its epoch
-        (epoch if isinstance(epoch := row.get("epoch"), int) else place, seconds, value)
-        for place, (row, seconds, value) in enumerate(rows, start=1)
+        (row.epoch, seconds, value)
+        for row, seconds, value in rows
         if value is not None and math.isfinite(value)
     ]
     epochs, seconds, values = zip(*points, strict=True) if points else ((), (), ())
     return RunCurve(run.seed, run.state == "diverged", epochs, seconds, values)
-
-
-def _values(run: RunRecord, metric: str) -> list[float | None]:
-    if metric not in _DERIVED:
-        return run.values(metric)
-    sources, formula = _DERIVED[metric]
-    columns = zip(*(run.values(source) for source in sources), strict=True)
-    return [None if None in row else formula(*row) for row in columns]

@@ -121,10 +121,10 @@ def _make(
     """Make the targets one after another; `all` continues past one whose data is missing."""
     from lpsgd.lab.paper import PAPER_TITLE
     from lpsgd.lab.paper.targets import make
-    from lpsgd.lab.plan import write_plan
-    from lpsgd.lab.report.document import write
-    from lpsgd.lab.report.gather import gather
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.report.document import write_document
+    from lpsgd.lab.report.document_page import write_document_page
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.manifest import write_plan
 
     for plan in plans:  # before any is made, so that `lpsgd status` knows what is to come
         if plan.tasks:
@@ -142,11 +142,13 @@ def _make(
             continue
         documents.append(document)
         with writing(setup.out):
-            files += write(document, plan.folder)
+            files += write_document(document, plan.folder)
     if everything:
         title = f"The paper's results at {setup.scale.name} scale"
         with writing(setup.out):
-            page = gather(documents, setup.out, title=title, subtitle=PAPER_TITLE, missing=missing)
+            page = write_document_page(
+                documents, setup.out, title=title, subtitle=PAPER_TITLE, missing=missing
+            )
         files.append(page)
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in files]}, indent=2))

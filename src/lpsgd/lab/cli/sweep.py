@@ -158,7 +158,7 @@ def _rehearse(recipe: Recipe, root: Path | None) -> int:
     images that `train_size` asks for, else of all).
     """
     from lpsgd.lab import models
-    from lpsgd.lab.training.loop import load_data
+    from lpsgd.lab.training.data import load_data
     from lpsgd.lab.training.numerics import choose_device
     from lpsgd.lab.training.options import RunOptions
 
@@ -186,7 +186,7 @@ def _run(
     from lpsgd.lab.search.run import run_search
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.search.winners import write_winners
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.store.files import writing
     from lpsgd.lab.training.options import RunOptions
 
     folder, command = plan.folder, command_line()

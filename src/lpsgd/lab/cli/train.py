@@ -93,9 +93,9 @@ def train(
                 complete, folder, options=options, stop=stop, listen=listen, world=world
             )
         if as_json and world.main:
-            print(json.dumps(encode({"folder": str(folder), **result})))
-        if result["state"] == "diverged":
-            raise LabError(f"diverged: {result['reason']}. The run is in {folder}")
+            print(json.dumps(encode({"folder": str(folder), **result.model_dump()})))
+        if result.state == "diverged":
+            raise LabError(f"diverged: {result.reason}. The run is in {folder}")
         if not as_json and world.main:
             print(f"complete; the run is in {folder}")
     return 0

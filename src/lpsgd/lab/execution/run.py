@@ -9,7 +9,8 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice, make_executor
 from lpsgd.lab.execution.live import RunsDisplay
 from lpsgd.lab.plan import Task
-from lpsgd.lab.store.run_folder import is_held, read_result, write_error
+from lpsgd.lab.store.lock import is_held
+from lpsgd.lab.store.result import read_result, write_error
 from lpsgd.lab.training.interrupt import Interrupted, stop_on_signals
 from lpsgd.lab.training.options import RunOptions
 

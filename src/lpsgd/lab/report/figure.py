@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
 
+from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.report.document import Cell
 from lpsgd.lab.report.style import TEXT, canvas, save_figure, series_styles
-from lpsgd.lab.store.run_record import Comparison, RunRecord
+from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,15 +24,13 @@ CURVE_COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest 
 _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 
-def write_figure(comparison: Comparison, stem: Path) -> list[Path]:
+def write_figure(analysis: Analysis, stem: Path) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png``: training loss and test accuracy over epochs."""
-    groups = {
-        label: [run for run in comparison.runs if run.label == label] for label in comparison.labels
-    }
+    groups = {result.label: result.runs for result in analysis.results}
     with canvas(TEXT, 2.6) as figure:
         for place, (metric, title) in enumerate(_PANELS.items(), start=1):
             axes = figure.add_subplot(1, len(_PANELS), place)
-            draw_curves(axes, groups, metric, series_styles(comparison.labels))
+            draw_curves(axes, groups, metric, series_styles(groups))
             axes.set_ylabel(title)
             if metric == "train_nll":
                 axes.set_yscale("log")

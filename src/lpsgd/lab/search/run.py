@@ -12,13 +12,14 @@ from lpsgd.lab.errors import LabError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.execution.local import default_jobs, keeping_workers
 from lpsgd.lab.execution.run import run_tasks
-from lpsgd.lab.plan import Task, write_plan
+from lpsgd.lab.plan import Task
 from lpsgd.lab.search.definition import Sweep, write_definition
 from lpsgd.lab.search.proposals import Ended, Score, Searching, TrialRequest, search
 from lpsgd.lab.search.scores import read_score, trial_score
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.search.trials import TrialLog, open_trial_log
+from lpsgd.lab.store.manifest import write_plan
 from lpsgd.lab.store.run_folder import check_folder
 
 if TYPE_CHECKING:

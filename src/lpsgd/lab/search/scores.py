@@ -8,7 +8,6 @@ from statistics import fmean
 
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.proposals import WORST, Score, Search
-from lpsgd.lab.store.jsonio import number as as_number
 from lpsgd.lab.store.run_record import load_run
 
 
@@ -31,10 +30,10 @@ def read_score(task: Task, epoch: int, how: Search) -> Score | None:
     """
     run = load_run(task.folder, task.folder)
     for row in run.history:
-        top1, nll = (as_number(row.get(f"val_{name}")) for name in ("top1", "nll"))
+        top1, nll = row.get("val_top1"), row.get("val_nll")
         # weights that are NaN have an accuracy, too: that of chance
         known = top1 is not None and nll is not None and math.isfinite(top1 + nll)
-        if row.get("epoch") == epoch and known:
+        if row.epoch == epoch and known:
             value = top1 if how.metric == "top1" else nll
             assert value is not None
             return Score(value, top1, nll)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum
-from lpsgd.lab.store.files import write_json, write_text
+from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.jsonio import write_json
 
 
 def write_tables(records: Sequence[CurvatureRecord], folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from lpsgd.lab.errors import LabError
 
 
 class Interrupted(LabError):
-    """The run was asked to stop; it is saved and the same command goes on."""
+    """The run was asked to stop; it is saved and the same command resumes it."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lpsgd.lab.analysis.curves import averaged
 from lpsgd.lab.analysis.stats import Summary, summarise
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.paper.figures.accuracy import accuracy_figure
@@ -23,7 +24,6 @@ from lpsgd.lab.paper.protocol import (
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows
-from lpsgd.lab.store.jsonio import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,12 +93,8 @@ def _measured_as(metric: str, setup: Setup) -> str:
 
 def _values(group: RunGroup, metric: str, epoch: int, setup: Setup) -> list[float]:
     wanted = scaled_epoch(epoch, group.dataset, setup)
-    found = [
-        number(row.get(metric))
-        for run in group.runs
-        for row in run.history
-        if row["epoch"] == wanted
-    ]
+    runs = averaged(group.runs)
+    found = [row.get(metric) for run in runs for row in run.history if row.epoch == wanted]
     return [value for value in found if value is not None and math.isfinite(value)]
 
 

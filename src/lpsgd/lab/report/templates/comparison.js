@@ -26,24 +26,28 @@
   }
   const colour = (series) => css(`--series-${series % COLOURS}`);
   const dash = (series) => DASHES[Math.floor(series / COLOURS) % DASHES.length];
+  const paint = (element, series) => element.style.setProperty("--colour", `var(--series-${series % COLOURS})`);
+  function make(tag, className) {
+    const element = document.createElement(tag);
+    element.className = className;
+    return element;
+  }
+  const swatch = (series) => make("span", `swatch ${dash(series)}`);
   const faint = (rgb, share) => rgb.replace("rgb(", "rgba(").replace(")", `, ${share})`);
 
   // --- optimizers: swatches everywhere, and the buttons that show and hide --------------------
   for (const place of document.querySelectorAll("[data-series]")) {
     const series = Number(place.dataset.series);
-    const row = place.closest("tr") || place;
-    row.style.setProperty("--colour", `var(--series-${series % COLOURS})`);
+    paint(place.closest("tr"), series);
     if (place.classList.contains("swatch")) place.classList.add(dash(series));
   }
   data.optimizers.forEach((optimizer, series) => {
     const button = document.createElement("button");
-    const swatch = document.createElement("span");
-    swatch.className = `swatch ${dash(series)}`;
     button.type = "button";
-    button.style.setProperty("--colour", `var(--series-${series % COLOURS})`);
+    paint(button, series);
     button.setAttribute("aria-pressed", "true");
     button.title = "Click to show or hide, double-click to show this one alone";
-    button.append(swatch, optimizer.label);
+    button.append(swatch(series), optimizer.label);
     button.addEventListener("click", () => {
       if (!hidden.delete(series)) hidden.add(series);
       showToggles();
@@ -183,10 +187,8 @@
       across.value === "epoch" ? `epoch ${line.epoch[i]}` : `after ${Number(x(line, i).toPrecision(4))} ${unitName}`;
     for (const { optimizer, series, line, i } of found) {
       const row = table.insertRow();
-      const swatch = document.createElement("span");
-      swatch.className = `swatch ${dash(series)}`;
-      row.style.setProperty("--colour", `var(--series-${series % COLOURS})`);
-      cell(row, swatch, "key").append(optimizer.label);
+      paint(row, series);
+      cell(row, swatch(series), "key").append(optimizer.label);
       cell(row, digits(chart, line.mean[i]), "mean");
       cell(row, spread(chart, line, i), "spread");
     }
@@ -204,15 +206,12 @@
 
   function place(group) {
     for (const chart of data.charts.filter((chart) => chart.group === group)) {
-      const figure = document.createElement("figure");
+      const figure = make("figure", "chart");
       const caption = document.createElement("figcaption");
-      const plot = document.createElement("div");
-      const readout = document.createElement("div");
-      figure.className = "chart";
+      const plot = make("div", "plot");
+      const readout = make("div", "readout");
       figure.id = `chart-${chart.key}`;
       caption.textContent = chart.title;
-      plot.className = "plot";
-      readout.className = "readout";
       readout.hidden = true;
       figure.append(caption, plot, readout);
       document.getElementById(`charts-${group}`).append(figure);

@@ -11,37 +11,33 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lpsgd.lab.analysis.comparison import METRICS, Analysis, Metric, OptimizerResult
+from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, Metric, OptimizerResult
 from lpsgd.lab.analysis.stats import Summary
 from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
-from lpsgd.lab.report.words import bytes_per_parameter, counts, interval, method, subtitle, title
+from lpsgd.lab.report.words import counts, interval, method, subtitle, title
 
 _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"}
 
 
-def render_table(analysis: Analysis, console: Console) -> None:
+def print_analysis(analysis: Analysis, console: Console) -> None:
     """Print the verdict, the results, the tests against the reference and the costs."""
-    console.print()
-    console.print(Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold"))
-    console.print()
-    for metric in METRICS:
-        console.print(_results(analysis, metric))
-        console.print()
+    parts: list[Table | Text] = [Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold")]
+    parts += [_results(analysis, metric) for metric in COMPARED_METRICS]
     if len(analysis.results) > 1:
-        for metric in METRICS:
-            console.print(_tests(analysis, metric))
-            console.print()
-        console.print(Text(method(analysis), style="dim"))
-        console.print()
-    console.print(_costs(analysis))
+        parts += [_tests(analysis, metric) for metric in COMPARED_METRICS]
+        parts.append(Text(method(analysis), style="dim"))
+    parts.append(_costs(analysis))
     console.print()
+    for part in parts:
+        console.print(part)
+        console.print()
     _lines(console, "Notes", analysis.notes)
     _lines(console, "Verdict", analysis.verdict)
 
 
 def _results(analysis: Analysis, metric: Metric) -> Table:
-    table = _table(f"Final {metric.title} ({metric.unit})")
-    _columns(table, "mean", "sd", "95 % interval", "seeds", "best epoch*")
+    columns = ("mean", "sd", "95 % interval", "seeds", "best epoch*")
+    table = _table(f"Final {metric.title} ({metric.unit})", *columns)
     for result in analysis.results:
         final, best = result.final[metric.key], result.best[metric.key]
         table.add_row(
@@ -49,7 +45,7 @@ def _results(analysis: Analysis, metric: Metric) -> Table:
             Text(fixed(final.mean, metric.digits), style="bold"),
             fixed(final.sd, metric.digits),
             Text(interval(final.low, final.high, metric.digits)),
-            _counts(result),
+            Text(counts(result), style="red" if result.diverged else ""),
             Text(_mean_sd(best, metric.digits), style="dim"),
         )
     table.caption = "* mean (sd) of each run's best epoch, chosen on test"
@@ -57,8 +53,10 @@ def _results(analysis: Analysis, metric: Metric) -> Table:
 
 
 def _tests(analysis: Analysis, metric: Metric) -> Table:
-    table = _table(f"{metric.heading} against {analysis.reference} ({metric.difference_unit})")
-    _columns(table, "difference", "95 % interval", "p (Holm)", "detectable", "verdict")
+    columns = ("difference", "95 % interval", "p (Holm)", "detectable", "verdict")
+    table = _table(
+        f"{metric.heading} against {analysis.reference} ({metric.difference_unit})", *columns
+    )
     for result in analysis.results:
         if metric.key not in result.versus:
             continue
@@ -75,20 +73,20 @@ def _tests(analysis: Analysis, metric: Metric) -> Table:
 
 
 def _costs(analysis: Analysis) -> Table:
-    table = _table("Cost")
-    _columns(table, "time per step", "in optimizer", "state", "state per parameter")
+    columns = ("time per step", "in optimizer", "state", "state per parameter")
+    table = _table("Cost", *columns)
     for result in analysis.results:
         table.add_row(
             _label(result, analysis),
             duration(result.step_seconds),
             percent(result.optimizer_share),
             size(result.state_bytes),
-            bytes_per_parameter(result),
+            size(result.bytes_per_parameter),
         )
     return table
 
 
-def _table(name: str) -> Table:
+def _table(name: str, *columns: str) -> Table:
     table = Table(
         title=Text(name),
         title_justify="left",
@@ -99,24 +97,17 @@ def _table(name: str) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+    # only the label may fold: a number in two lines is hard to read
     table.add_column("optimizer", overflow="fold", min_width=8)
+    for column in columns:
+        side: Literal["left", "right"] = "left" if column == "verdict" else "right"
+        table.add_column(column, justify=side, no_wrap=True)
     return table
-
-
-def _columns(table: Table, *names: str) -> None:
-    for name in names:
-        # only the label may fold: a number in two lines is hard to read
-        side: Literal["left", "right"] = "left" if name == "verdict" else "right"
-        table.add_column(name, justify=side, no_wrap=True)
 
 
 def _label(result: OptimizerResult, analysis: Analysis) -> Text:
     # Text, not str: a label is never read as rich's markup
     return Text(result.label, style="bold" if result.label == analysis.reference else "")
-
-
-def _counts(result: OptimizerResult) -> Text:
-    return Text(counts(result), style="red" if result.diverged else "")
 
 
 def _mean_sd(summary: Summary, digits: int) -> str:

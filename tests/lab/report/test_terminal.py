@@ -12,9 +12,10 @@ import sys
 import pytest
 from rich.console import Console
 
-from lpsgd.lab.analysis.comparison import analyse, load_comparison
+from lpsgd.lab.analysis.comparison import analyse
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.report import render_table
+from lpsgd.lab.report.terminal import print_analysis
+from lpsgd.lab.store.run_record import load_comparison
 from tests.lab.fabricate import history, write_comparison, write_run
 
 FINALS = {
@@ -31,7 +32,7 @@ def folder(tmp_path):
 
 def printed(folder, width, **options):
     stream = io.StringIO()
-    render_table(analyse(load_comparison(folder)), Console(file=stream, width=width, **options))
+    print_analysis(analyse(load_comparison(folder)), Console(file=stream, width=width, **options))
     return stream.getvalue()
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
-from lpsgd.lab.analysis.comparison import analyse, load_comparison
-from lpsgd.lab.report import write_page
-from lpsgd.lab.report.curves import chart_data
-from lpsgd.lab.report.html import Html, element, embedded_json, join
+from lpsgd.lab.analysis.comparison import analyse
+from lpsgd.lab.report.charts import chart_data
+from lpsgd.lab.report.comparison_page import write_comparison_page
+from lpsgd.lab.report.template import environment
+from lpsgd.lab.store.run_record import load_comparison
 from tests.lab.fabricate import history, write_comparison, write_run
 
 HOSTILE = (
@@ -32,20 +35,29 @@ FINALS = {
 # --- what needs no browser --------------------------------------------------------------------
 
 
-def test_elements_escape_what_is_not_html():
-    assert element("p", "<b>", Html("<i></i>"), title='"') == (
-        '<p title="&quot;">&lt;b&gt;<i></i></p>'
-    )
-    assert join("&", Html("&amp;")) == "&amp;&amp;"
+def rendered(source, **values):
+    return environment().from_string(source).render(values)
+
+
+def test_templates_escape_what_is_not_markup():
+    assert rendered(
+        '<p title="{{ t }}">{{ a }}{{ b }}</p>', t='"', a="<b>", b=Markup("<i></i>")
+    ) == ('<p title="&#34;">&lt;b&gt;<i></i></p>')
+    assert rendered("{{ a }}{{ b }}", a="&", b=Markup("&amp;")) == "&amp;&amp;"
+
+
+def test_templates_refuse_a_name_that_was_not_given():
+    with pytest.raises(UndefinedError, match="absent"):
+        rendered("{{ absent }}")
 
 
 def test_embedded_json_is_the_same_value_and_cannot_end_its_element():
     value = {"name": HOSTILE, "u": "\u2028"}
-    text = embedded_json(value)
+    text = rendered("{{ value|tojson }}", value=value)
     assert json.loads(text) == value
     assert not set("<>&") & set(text)
     with pytest.raises(ValueError, match="JSON"):
-        embedded_json(math.nan)
+        rendered("{{ value|tojson }}", value=math.nan)
 
 
 def test_lines_are_means_over_complete_runs_and_diverged_runs_stand_apart(tmp_path):
@@ -105,7 +117,7 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours_are_told_apart_with_every_vision(theme):
-    css = (resources.files("lpsgd.lab.report") / "frame.css").read_text()
+    css = (resources.files("lpsgd.lab.report") / "templates/frame.css").read_text()
     named = dict(re.findall(r"--([\w-]+): light-dark\((#\w+, #\w+)\)", css))
     colours = {name: pair.split(", ")[theme] for name, pair in named.items()}
     series = [colour for name, colour in colours.items() if name.startswith("series")]
@@ -185,7 +197,7 @@ def page_file(tmp_path_factory):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         rows[2]["train_top1"] = 70.0
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_page(analyse(load_comparison(folder)), root / "page.html")
+    write_comparison_page(analyse(load_comparison(folder)), root / "page.html")
     return root / "page.html"
 
 
@@ -369,7 +381,7 @@ def test_hostile_names_do_nothing(browser, tmp_path):
         )
     write_run(tmp_path / "c", "sgd", 0, rows[:2], state="diverged", reason=HOSTILE, **fields)
     (tmp_path / "a/environment.json").write_text(json.dumps({HOSTILE: HOSTILE}))
-    write_page(analyse(load_comparison(tmp_path)), tmp_path / "page.html")
+    write_comparison_page(analyse(load_comparison(tmp_path)), tmp_path / "page.html")
     opened = Opened(browser, tmp_path / "page.html")
     tab = opened.tab
     tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -398,7 +410,7 @@ def test_policy_stops_scripts_that_are_not_the_pages_own(browser, page_file, tmp
 
 def test_one_run_of_one_epoch(browser, tmp_path):
     write_run(tmp_path / "a", "sgd", 0, history(90.0, seed=0, epochs=1), epochs=1)
-    write_page(analyse(load_comparison(tmp_path)), tmp_path / "page.html")
+    write_comparison_page(analyse(load_comparison(tmp_path)), tmp_path / "page.html")
     opened = Opened(browser, tmp_path / "page.html")
     assert opened.lines("test_top1") == ["sgd"]
     assert "90.00" in opened.hover("test_top1", 0.5)
@@ -410,7 +422,7 @@ def test_one_run_of_one_epoch(browser, tmp_path):
 def test_more_points_than_a_call_may_have_arguments(browser, tmp_path):
     epochs = 20_000  # ten charts of as many points: 200 000 in all
     write_run(tmp_path / "a", "sgd", 0, history(90.0, seed=0, epochs=epochs), epochs=epochs)
-    write_page(analyse(load_comparison(tmp_path)), tmp_path / "page.html")
+    write_comparison_page(analyse(load_comparison(tmp_path)), tmp_path / "page.html")
     opened = Opened(browser, tmp_path / "page.html")
     assert opened.lines("test_top1") == ["sgd"]
     assert opened.complaints == []
@@ -423,5 +435,5 @@ def test_folder_whose_name_is_not_utf8_and_row_without_a_number(tmp_path):
     metrics.write_text(metrics.read_text().replace('"epoch": 2', '"epoch": null'))
     analysis = analyse(load_comparison(folder))
     assert chart_data(analysis)["optimizers"][0]["lines"]["lr"]["epoch"] == [1, 2, 3, 4, 5]
-    write_page(analysis, tmp_path / "page.html")
+    write_comparison_page(analysis, tmp_path / "page.html")
     assert "bad\\udcff" in (tmp_path / "page.html").read_text(encoding="utf-8")
