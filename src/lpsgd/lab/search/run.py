@@ -24,8 +24,7 @@ from lpsgd.lab.search.proposals import WORST, Ended, Request, Score, Search, sea
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.store.files import writing
-from lpsgd.lab.store.jsonio import number as as_number
-from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.jsonio import read_json, write_json
 from lpsgd.lab.store.manifest import write_plan
 from lpsgd.lab.store.run_folder import check_folder
 from lpsgd.lab.store.run_record import load_run
@@ -280,10 +279,10 @@ def read_score(task: Task, epoch: int, how: Search) -> Score | None:
     """
     run = load_run(task.folder, task.folder)
     for row in run.history:
-        top1, nll = (as_number(row.get(f"val_{name}")) for name in ("top1", "nll"))
+        top1, nll = row.val_top1, row.val_nll
         # weights that are NaN have an accuracy, too: that of chance
         known = top1 is not None and nll is not None and math.isfinite(top1 + nll)
-        if row.get("epoch") == epoch and known:
+        if row.epoch == epoch and known:
             value = top1 if how.metric == "top1" else nll
             assert value is not None
             return Score(value, top1, nll)
@@ -298,8 +297,8 @@ def _write_definition(sweep: Sweep, url: StorageUrl, command: str) -> None:
     wanted = sweep.definition()
     if path.exists():
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))["definition"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = read_json(path)["definition"]
+        except (KeyError, TypeError, UserError) as error:
             raise UserError(f"{path} cannot be read ({error}): choose another folder") from None
         if found != wanted:
             raise UserError(
