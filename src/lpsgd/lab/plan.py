@@ -123,7 +123,7 @@ def plan_recipes(
     *,
     allow_import: bool = False,
 ) -> tuple[Path, list[Task]]:
-    """Return the same for recipe files, each a competitor with its file's name as label.
+    """Return the folder and the runs of a comparison of recipe files, labelled by their names.
 
     A folder stands for the TOML files in it. ``given`` overrides all of them alike; apart from the
     optimizer, its settings and the seed they must then agree.
@@ -183,7 +183,7 @@ def _plan(
     return folder, tasks
 
 
-def run_folder(recipe: Recipe) -> Path:
+def default_folder(recipe: Recipe) -> Path:
     """Return where `lpsgd train` puts a run for which no folder was given."""
     name = recipe.optimizer.rpartition(":")[2]
     return Path("runs") / f"{recipe.dataset}-{recipe.model}-{name}-{recipe.digest()}"

@@ -17,7 +17,7 @@ from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.search.trials import folder_name
 from lpsgd.lab.store.files import writing
-from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.jsonio import read_json, write_json
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe
@@ -84,8 +84,8 @@ def write_definition(sweep: Sweep, url: StorageUrl, command: str) -> None:
     wanted = sweep.definition()
     if path.exists():
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))["definition"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = read_json(path)["definition"]
+        except (KeyError, TypeError, UserError) as error:
             raise UserError(f"{path} cannot be read ({error}): choose another folder") from None
         if found != wanted:
             raise UserError(

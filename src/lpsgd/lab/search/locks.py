@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any, Protocol
 
-from filelock import FileLock, Timeout
-
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.search.storage import StorageUrl
+from lpsgd.lab.store import lock
 
 # A machine that vanishes from the network keeps its locks for this long, instead of hours.
 _KEEPALIVE = {"idle": 60, "interval": 10, "count": 3}
@@ -34,21 +34,21 @@ class FileLocks:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._held: dict[str, FileLock] = {}
+        self._held: dict[str, int] = {}
 
     def acquire(self, name: str, *, wait: bool = False) -> bool:
         """Lock the file of this name."""
-        lock = FileLock(self._folder / hashlib.sha256(name.encode()).hexdigest()[:16])
-        try:
-            lock.acquire(blocking=wait)
-        except Timeout:
+        path = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
+        path.touch()
+        handle = lock.acquire(path, seconds=math.inf if wait else 0)
+        if handle is None:
             return False
-        self._held[name] = lock
+        self._held[name] = handle
         return True
 
     def release(self, name: str) -> None:
         """Unlock it."""
-        self._held.pop(name).release()
+        lock.release(self._held.pop(name))
 
     def close(self) -> None:
         """Unlock all."""

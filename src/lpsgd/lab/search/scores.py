@@ -30,7 +30,7 @@ def read_score(task: Task, epoch: int, how: Search) -> Score | None:
     """
     run = load_run(task.folder, task.folder)
     for row in run.history:
-        top1, nll = row.get("val_top1"), row.get("val_nll")
+        top1, nll = row.val_top1, row.val_nll
         # weights that are NaN have an accuracy, too: that of chance
         known = top1 is not None and nll is not None and math.isfinite(top1 + nll)
         if row.epoch == epoch and known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.formatting import duration
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
+from lpsgd.lab.store.jsonio import read_json
 from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
 from lpsgd.lab.training.data import load_data
 from lpsgd.lab.training.numerics import numerics
@@ -116,7 +116,7 @@ def measure_checkpoints(
 ) -> None:
     """Measure the newest checkpoint of a run, all that it kept, or the one file ``source``."""
     folder = run_of(source)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     recipe = make_recipe(config["recipe"], source=str(folder / "config.json"))
     states = _states(source, folder, every_checkpoint)
     with numerics(recipe) as device:

@@ -8,8 +8,11 @@ for a run. Folders that an earlier version holds are seen as held.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _POLL_SECONDS = 0.1
@@ -31,32 +34,38 @@ def _forget_locks() -> None:
 os.register_at_fork(after_in_child=_forget_locks)
 
 
-def acquire(path: Path, *, seconds: float = 0.0) -> int | None:
+def acquire(path: Path, *, seconds: float) -> int | None:
     """Lock ``path`` and return what `release` takes; None if it is held for ``seconds`` more."""
     deadline = time.monotonic() + seconds
     handle = os.open(path, os.O_RDONLY)
     _held.add(handle)
     try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    break
-                time.sleep(_POLL_SECONDS)
-            else:
-                return handle
+        while not _locked(handle, fcntl.LOCK_EX):
+            if time.monotonic() >= deadline:
+                release(handle)
+                return None
+            time.sleep(_POLL_SECONDS)
     except BaseException:
         release(handle)
         raise
-    release(handle)
-    return None
+    return handle
 
 
 def release(handle: int) -> None:
     """Give a lock back."""
     _held.discard(handle)
     os.close(handle)
+
+
+@contextmanager
+def holding(path: Path, *, seconds: float = math.inf) -> Iterator[bool]:
+    """Hold the lock of ``path`` for a while; False if another process has it for ``seconds``."""
+    handle = acquire(path, seconds=seconds)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            release(handle)
 
 
 def is_held(path: Path) -> bool:
@@ -66,9 +75,14 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _locked(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
-    return False
+
+
+def _locked(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

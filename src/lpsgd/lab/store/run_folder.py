@@ -61,10 +61,9 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = lock.acquire(folder, seconds=_LOOK_SECONDS)
-    if handle is None:
-        raise LabError(f"{folder} is in use by another process")
-    try:
+    with lock.holding(folder, seconds=_LOOK_SECONDS) as held:
+        if not held:
+            raise LabError(f"{folder} is in use by another process")
         check_folder(folder, recipe)
         with writing(folder):
             (folder / ERROR_FILE).unlink(missing_ok=True)
@@ -75,8 +74,6 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
             # if the recipe turned out to be wrong before anything was written, leave no folder
             with suppress(OSError):
                 folder.rmdir()
-    finally:
-        lock.release(handle)
 
 
 def _remove_parts(folder: Path) -> None:

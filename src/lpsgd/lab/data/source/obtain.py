@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from lpsgd.lab.data.catalogue import Entry, Layout, entry
 from lpsgd.lab.data.source.checksums import md5_of
 from lpsgd.lab.data.source.download import Report, download
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.store import lock
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,9 @@ def get(
 def _one_at_a_time(root: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Wait for a process that gets data into the same root: two would add to the same part."""
     root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(root / ".lock")
-    try:
-        held = lock.acquire(blocking=False)
-    except Timeout:
+    if lock.is_held(root):
         say(f"another process is getting data into {root}; waiting for it")
-        held = lock.acquire()
-    with held:
+    with lock.holding(root):
         yield
 
 
