@@ -13,7 +13,7 @@ from rich.console import Console
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.cli import data as data_command
 from tests.lab.data.conftest import server  # noqa: F401 - a fixture
-from tests.lab.data.test_obtain import published  # noqa: F401 - a fixture
+from tests.lab.data.source.test_obtain import published  # noqa: F401 - a fixture
 
 
 def test_list_names_every_data_set(capsys, tmp_path):

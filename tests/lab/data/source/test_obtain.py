@@ -17,7 +17,7 @@ from lpsgd.lab.data.sets import cifar
 from lpsgd.lab.data.source import obtain
 from lpsgd.lab.data.source.checksums import md5
 from lpsgd.lab.errors import LabError, UserError
-from tests.lab.data.test_cifar import make
+from tests.lab.data.sets.test_cifar import make
 
 IMAGES = 12
 
