@@ -249,16 +249,10 @@ def _cost_table(rows: Sequence[dict[str, Any]], setup: Setup, gpu: str) -> Any:
     from lpsgd.lab.formatting import duration
 
     table = Table(box=None, padding=(0, 2, 0, 0), title=f"Targets at {setup.scale.name} scale")
-    for name, side in (
-        ("target", "left"),
-        ("what", "left"),
-        ("data", "left"),
-        ("runs", "right"),
-        ("FLOPs", "right"),
-        ("this machine", "right"),
-        (gpu, "right"),
-    ):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    for name in ("target", "what", "data"):
+        table.add_column(name)
+    for name in ("runs", "FLOPs", "this machine", gpu):
+        table.add_column(name, justify="right")
     for row in rows:
         hours, runs = row["hours_on_this_machine"], row["runs"]
         table.add_row(

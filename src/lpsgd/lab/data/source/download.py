@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import io
 import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lpsgd.lab.data.source.checksums import md5_of
@@ -86,36 +86,35 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
             error.close()
             return
         raise
-    with response, _open(part) as stream:
-        if offset and response.status != 206:  # this server sends the whole file whatever is asked
-            stream.truncate(0)
-            offset = 0
-        length = response.headers.get("Content-Length")
-        total = offset + int(length) if length else None
-        done = offset
-        report(done, total)
-        while piece := response.read(PIECE):
-            _append(stream, piece, part)
-            done += len(piece)
+    with response:
+        with _writing(part):
+            stream = part.open("ab", buffering=0)  # so that closing writes nothing and cannot fail
+        with stream:
+            if offset and response.status != 206:  # this server sends all, whatever is asked
+                stream.truncate(0)
+                offset = 0
+            length = response.headers.get("Content-Length")
+            total = offset + int(length) if length else None
+            done = offset
             report(done, total)
-        os.fsync(stream.fileno())
+            while piece := response.read(PIECE):
+                left = memoryview(piece)
+                with _writing(part):
+                    while left:
+                        left = left[stream.write(left) :]
+                done += len(piece)
+                report(done, total)
+            os.fsync(stream.fileno())
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke off at {done} of {total} bytes")
 
 
-def _open(part: Path) -> io.FileIO:
+@contextmanager
+def _writing(part: Path) -> Iterator[None]:
+    """Tell an error of the disk from one of the network, after which the server is asked again."""
     try:
-        return part.open("ab", buffering=0)  # so that closing writes nothing and cannot fail
-    except OSError as error:  # not the network's fault, see _append
-        raise LabError(f"cannot write {part}: {error.strerror}") from error
-
-
-def _append(stream: io.FileIO, piece: bytes, part: Path) -> None:
-    left = memoryview(piece)
-    try:
-        while left:
-            left = left[stream.write(left) :]
-    except OSError as error:  # not the network's fault: asking the server again does not help
+        yield
+    except OSError as error:
         raise LabError(f"cannot write {part}: {error.strerror}") from error
 
 

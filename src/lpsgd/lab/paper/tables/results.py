@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TABLE_METRICS = {"train_nll": ("Training NLL", 4), "test_top1": ("Testing Top-1 ACC (%)", 2)}
+_PLACE = ("model", "optimizer", "metric", "epoch")
 WITHIN = 2.0
 """Joint deviations within which a difference is called agreement."""
 
@@ -182,62 +183,31 @@ def _cell(entry: Measurement, *, bold: bool) -> str:
     return f"**{shown}**" if bold else shown
 
 
+def _row(entry: Measurement, epoch: int) -> tuple[Cell, ...]:
+    measured = entry.measured
+    place = entry.model, entry.optimizer, entry.metric, epoch
+    return *place, measured.mean, measured.sd, measured.n
+
+
 def _numbers(name: str, found: Sequence[Measurement], dataset: str, setup: Setup) -> Table:
     return Table(
         name,
         "every number of the table",
-        ("model", "optimizer", "metric", "epoch", "mean", "deviation", "seeds"),
-        [
-            (
-                e.model,
-                e.optimizer,
-                e.metric,
-                scaled_epoch(e.epoch, dataset, setup),
-                e.measured.mean,
-                e.measured.sd,
-                e.measured.n,
-            )
-            for e in found
-        ],
+        (*_PLACE, "mean", "deviation", "seeds"),
+        [_row(e, scaled_epoch(e.epoch, dataset, setup)) for e in found],
         shown=False,
     )
 
 
 def _differences(name: str, found: Sequence[Measurement]) -> Table:
     judged = [e.agrees for e in found if e.agrees is not None]
+    theirs = "paper", "paper's deviation", "difference", "within the joint uncertainty"
     return Table(
         name,
         f"Beside the paper: {sum(judged)} of {len(judged)} numbers differ by at most {WITHIN:g} "
         "joint deviations, sqrt(ours² + theirs²)",
-        (
-            "model",
-            "optimizer",
-            "metric",
-            "epoch",
-            "measured",
-            "deviation",
-            "seeds",
-            "paper",
-            "paper's deviation",
-            "difference",
-            "within the joint uncertainty",
-        ),
-        [
-            (
-                e.model,
-                e.optimizer,
-                e.metric,
-                e.epoch,
-                e.measured.mean,
-                e.measured.sd,
-                e.measured.n,
-                e.paper.mean,
-                e.paper.std,
-                e.difference,
-                e.agrees,
-            )
-            for e in found
-        ],
+        (*_PLACE, "measured", "deviation", "seeds", *theirs),
+        [(*_row(e, e.epoch), e.paper.mean, e.paper.std, e.difference, e.agrees) for e in found],
     )
 
 
