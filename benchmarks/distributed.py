@@ -27,6 +27,7 @@ from torch.nn.functional import cross_entropy
 
 from lpsgd import LPSGDM
 from lpsgd.lab.training import distributed, strategies
+from lpsgd.lab.training.options import STRATEGIES
 
 PEER = "AdamW"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -53,9 +54,9 @@ class Job:
         model = nn.Sequential(*layers, nn.Linear(HIDDEN, CLASSES))
         self.images, self.labels = torch.randn(ROWS, INPUTS), torch.randint(CLASSES, (ROWS,))
         if strategy == "fsdp2":
-            strategies.cut(model, CPU)
+            strategies.shard(model, CPU)
         self.network: nn.Module = (
-            model if strategy == "fsdp2" else strategies.copied(model, CPU, self.images)
+            model if strategy == "fsdp2" else strategies.replicate(model, CPU, self.images)
         )
         self.optimizer = OPTIMIZERS[name](model.parameters())
         self.best = {"step": float("inf"), "batch": float("inf")}
@@ -80,7 +81,7 @@ def measure(rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """What each process does; the best times by strategy and optimizer."""
     torch.set_num_threads(1)
     found = {}
-    for strategy in distributed.STRATEGIES:
+    for strategy in STRATEGIES:
         jobs = {name: Job(name, strategy) for name in OPTIMIZERS}
         for _ in range(rounds):
             for job in jobs.values():

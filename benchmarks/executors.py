@@ -26,7 +26,8 @@ from rich.table import Table
 from lpsgd.lab.execution.executor import ExecutorChoice, Listener, make_executor
 from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.store.run_record import load_run
-from lpsgd.lab.training.loop import RunOptions, train
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 
 SMALL = {"epochs": 1, "width": 8, "train_size": 64, "test_size": 32, "batch_size": 32}
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -18,7 +18,7 @@ from lpsgd.lab.execution.local import default_jobs
 from lpsgd.lab.formatting import duration
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.estimate import estimate, time_one
-from lpsgd.lab.paper.protocol import Options
+from lpsgd.lab.paper.protocol import Setup, all_tasks
 from lpsgd.lab.paper.scales import get_scale, model_names
 from lpsgd.lab.paper.targets import TARGETS, Target
 from lpsgd.lab.store.files import write_text
@@ -38,18 +38,19 @@ COLUMNS = (
 )
 
 
-def options(scale: str) -> Options:
+def options(scale: str) -> Setup:
     size = get_scale(scale)
-    return Options(size, read_choices(()), Path("out"), model_names(None), size.seeds)
+    return Setup(size, read_choices(()), Path("out"), model_names(None), size.seeds)
 
 
 def row(target: Target, *, timing: bool, known: str) -> list[str]:
     """The cells of one target; ``known`` is the last one as it was."""
     paper, small = options("paper"), options("cpu")
-    tasks, reduced = target.plan(paper), target.plan(small)
+    groups, small_groups = target.plan(paper), target.plan(small)
+    tasks, reduced = all_tasks(groups), all_tasks(small_groups)
     if not tasks:
         return [f"`{target.name}`", "none", *[""] * (len(COLUMNS) - 2)]
-    measured = target.hessian_images(paper)
+    measured = target.hessian_images(paper, groups)
     whole = {
         gpu: estimate(tasks, paper.scale, hessian_images=measured, gpu=gpu)
         for gpu in ("A100", "H100")
@@ -64,7 +65,7 @@ def row(target: Target, *, timing: bool, known: str) -> list[str]:
     found = estimate(
         reduced,
         small.scale,
-        hessian_images=target.hessian_images(small),
+        hessian_images=target.hessian_images(small, small_groups),
         seconds_per_image=timer,
         jobs=jobs,
     )

@@ -1,4 +1,4 @@
-"""Norms over the whole of tensors that are cut into parts on several processes (DTensor, FSDP2).
+"""Norms of tensors that are sharded over several processes (DTensor, FSDP2).
 
 A part is a plain tensor, on which operations cost what they cost anywhere; only what is a number
 for the whole tensor, such as its largest entry, needs the other processes. Parts may be of
@@ -33,11 +33,11 @@ def is_sharded(tensor: Any) -> bool:
 def local_part(tensor: Any, like: Any = None) -> Tensor:
     """This process's part, in the memory of the tensor itself; a plain tensor as it is.
 
-    ``like``: cut as that one is, which moves data if ``tensor`` was cut otherwise.
+    ``like``: sharded as that one is, which moves data if ``tensor`` was sharded otherwise.
     """
     if type(tensor) in PLAIN:
-        whole: Tensor = tensor
-        return whole
+        plain: Tensor = tensor
+        return plain
     if like is not None and tensor.placements != like.placements:
         tensor = tensor.redistribute(placements=like.placements)
     part: Tensor = tensor.to_local()
@@ -45,10 +45,10 @@ def local_part(tensor: Any, like: Any = None) -> Tensor:
 
 
 class Shards:
-    """How the tensors of a list are cut, to complete what was reduced over each local part."""
+    """How the tensors of a list are sharded, to complete what was reduced over each local part."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
-        # (mesh, its dimension) -> which tensors are cut along it
+        # (mesh, its dimension) -> which tensors are sharded along it
         self._cuts: dict[tuple[Any, int], list[int]] = {}
         for i, tensor in enumerate(tensors):
             if is_sharded(tensor):
@@ -77,8 +77,8 @@ class Shards:
 def largest_entry(x: Any) -> Tensor:
     """max|x| over the whole tensor, on every process."""
     if not is_sharded(x):
-        whole: Tensor = x.abs().amax()
-        return whole
+        largest: Tensor = x.abs().amax()
+        return largest
     from torch.distributed.tensor import DTensor, Replicate
 
     part = x.to_local()

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the text of an error about an unknown ``name``.
 
-    >>> unknown("setting", "momentun", ["lr", "momentum"])
+    >>> unknown_name("setting", "momentun", ["lr", "momentum"])
     "unknown setting 'momentun' (did you mean 'momentum'?); there are: lr, momentum"
     """
     names = list(known)

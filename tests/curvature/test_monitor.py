@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from lpsgd.curvature import (
     spectral_density,
     statistics,
 )
-from lpsgd.curvature.cost import duration
 from lpsgd.curvature.progress import progress
 from lpsgd.curvature.records import append_record
 from tests.curvature.nets import CE, convolution, mlp
@@ -116,7 +116,10 @@ def test_cost_counts_the_basis_and_the_graphs():
     assert cost.basis_bytes == 20 * 51 * 8
     assert cost.graph_bytes == operator.graph_bytes > 0
     assert cost.seconds > 0
-    assert [duration(s) for s in (0.44, 12.2, 185, 3723)] == ["0.4 s", "12 s", "3:05", "1:02:03"]
+    times = [str(replace(cost, seconds=s)).split(";")[0] for s in (0.44, 12.2, 185, 3723)]
+    assert times == [f"100 products, about 0:{t}" for t in ("00:01", "00:13", "03:05")] + [
+        "100 products, about 1:02:03"
+    ]
 
 
 def test_plain_lines_give_the_time_left(monkeypatch):
@@ -126,7 +129,7 @@ def test_plain_lines_give_the_time_left(monkeypatch):
     with progress("curvature", 10, stream) as advance:
         for _ in range(10):
             advance()
-    assert stream.getvalue().splitlines()[0] == "curvature: 2/10 products, 48 s left"
+    assert stream.getvalue().splitlines()[0] == "curvature: 2/10 products, 0:00:48 left"
     assert len(stream.getvalue().splitlines()) == 4
 
 

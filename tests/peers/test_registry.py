@@ -200,7 +200,7 @@ def test_foreign_optimizers_run_as_in_a_plain_loop(
     tmp_path: Path, text: str, needs: dict[str, Any]
 ) -> None:
     recipe = small_recipe(text, width=4, **needs)
-    assert train(recipe, tmp_path)["state"] == "complete"
+    assert train(recipe, tmp_path).state == "complete"
     assert {line["p"] for line in metrics(tmp_path)} == {None}
     start = Trainer(recipe, load(recipe), CPU)
     model, optimizer = start.model, start.optimizer

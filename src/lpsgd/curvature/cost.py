@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
 
 import torch
 
@@ -21,7 +23,7 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.products} products, about {duration(self.seconds)}; "
+            f"{self.products} products, about {timedelta(seconds=ceil(self.seconds))}; "
             f"memory {_size(self.basis_bytes)} for the Lanczos basis "
             f"and {_size(self.graph_bytes)} for graphs"
         )
@@ -39,15 +41,6 @@ def measure_cost(operator: HessianOperator, products: int, lanczos: int) -> Cost
     entry = torch.finfo(operator.dtype).bits // 8
     basis = min(lanczos, operator.shape[0]) * operator.shape[0] * entry
     return Cost(products, seconds, basis, operator.graph_bytes)
-
-
-def duration(seconds: float) -> str:
-    """A length of time for people: 0.4 s, 12 s, 3:05, 1:02:03."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _size(count: int) -> str:

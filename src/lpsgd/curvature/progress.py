@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from math import ceil
 from typing import TextIO
-
-from lpsgd.curvature.cost import duration
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -54,8 +54,6 @@ class PlainProgress:
             return
         self.spoken = now
         left = (now - self.start) / self.done * (self.total - self.done)
-        print(
-            f"{self.label}: {self.done}/{self.total} products, {duration(left)} left",
-            file=self.stream,
-            flush=True,
-        )
+        time_left = timedelta(seconds=ceil(left))
+        text = f"{self.label}: {self.done}/{self.total} products, {time_left} left"
+        print(text, file=self.stream, flush=True)

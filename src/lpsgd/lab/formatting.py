@@ -34,14 +34,14 @@ def p_value(p: float | None) -> str:
 def size(count: float | None) -> str:
     """Bytes in a unit that leaves a short number.
 
-    >>> size(512), size(44_700_000), size(0), size(None)
-    ('512 B', '44.7 MB', '0 B', '-')
+    >>> size(512), size(44_700_000), size(8.5), size(0), size(None)
+    ('512 B', '44.7 MB', '8.5 B', '0 B', '-')
     """
     if count is None:
         return MISSING
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+            return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
 
@@ -84,3 +84,16 @@ def plain(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"
     return str(value)
+
+
+def cell_text(value: object) -> str:
+    """A cell of a document's table for people: four digits, no more.
+
+    >>> cell_text(0.123456), cell_text(1234567.0), cell_text(None), cell_text(True), cell_text(3.0)
+    ('0.1235', '1.235e+06', '-', 'yes', '3')
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

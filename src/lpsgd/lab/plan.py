@@ -1,9 +1,8 @@
-"""From what the user asked for to the list of runs: pure functions, nothing is executed here."""
+"""From what the user asked for to the list of runs: nothing is executed or written here."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,8 @@ from typing import Any
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
-from lpsgd.lab.store.command_line import command_line
-from lpsgd.lab.store.files import write_json
-from lpsgd.lab.store.run_folder import check_folder, writing
-from lpsgd.lab.store.run_record import run_place
+from lpsgd.lab.store.manifest import run_place
+from lpsgd.lab.store.run_folder import check_folder
 from lpsgd.peers import factory, grammar, registry
 
 _LONGEST_LABEL = 120
@@ -126,7 +123,7 @@ def plan_recipes(
     *,
     allow_import: bool = False,
 ) -> tuple[Path, list[Task]]:
-    """Return the same for recipe files, each a competitor with its file's name as label.
+    """Return the folder and the runs of a comparison of recipe files, labelled by their names.
 
     A folder stands for the TOML files in it. ``given`` overrides all of them alike; apart from the
     optimizer, its settings and the seed they must then agree.
@@ -186,30 +183,7 @@ def _plan(
     return folder, tasks
 
 
-def write_plan(
-    folder: Path, tasks: Sequence[Task], notes: Mapping[Path, Mapping[str, Any]] | None = None
-) -> None:
-    """Write plan.json: which runs there will be, so that `lpsgd status` knows the queued ones.
-
-    ``notes`` of a run, by its folder: ``until_epoch`` if it is to be trained that far for now, and
-    ``state`` if whoever planned it knows that nothing more will be asked of it.
-    """
-    runs = [
-        {
-            "label": task.label,
-            "seed": task.recipe.seed,
-            "network": f"{task.recipe.model} / {task.recipe.dataset}",
-            "epochs": task.recipe.epochs,
-            "folder": Path(os.path.relpath(task.folder, folder)).as_posix(),
-            **(notes or {}).get(task.folder, {}),
-        }
-        for task in tasks
-    ]
-    with writing(folder):
-        write_json(folder / "plan.json", {"version": 1, "command": command_line(), "runs": runs})
-
-
-def run_folder(recipe: Recipe) -> Path:
+def default_folder(recipe: Recipe) -> Path:
     """Return where `lpsgd train` puts a run for which no folder was given."""
     name = recipe.optimizer.rpartition(":")[2]
     return Path("runs") / f"{recipe.dataset}-{recipe.model}-{name}-{recipe.digest()}"

@@ -1,23 +1,23 @@
 """The recipe: everything that decides what a run computes, and nothing else.
 
 Two runs with equal recipes on the same machine give the same numbers. Where the data lie, how many
-runs go on at once, how often a checkpoint is written are not part of it.
+runs train at once, how often a checkpoint is written are not part of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.jsonio import encode, explain
+from lpsgd.lab.store.tomlio import read_toml
 
 
 class Recipe(BaseModel):
@@ -114,30 +114,16 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
     """Validate ``values``; every mistake is named, unknown keys with the nearest known one."""
     for key in values:
         if key not in Recipe.model_fields:
-            raise UserError(f"{source}: {unknown('key', key, Recipe.model_fields)}")
+            raise UserError(f"{source}: {unknown_name('key', key, Recipe.model_fields)}")
     try:
         return Recipe(**values)
     except ValidationError as error:
-        raise UserError(f"{source}: {_explain(error)}") from None
+        raise UserError(f"{source}: {explain(error)}") from None
 
 
 def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
     """Read the keys of a TOML recipe; `make_recipe` validates them."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{option} {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers without end
-        raise UserError(f"{option} {path}: not a TOML file: {error}") from None
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{where}={problem['input']!r}: {message}" if where else message)
-    return "; ".join(lines)
+    return read_toml(path, f"{option} {path}")
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.peers import registry
 from lpsgd.peers.description import OptimizerSpec, load
 from lpsgd.peers.grammar import is_import_path
@@ -53,7 +53,7 @@ def build(
     allowed = {*spec.settings, *optimizer.defaults}
     for key in values:
         if key not in allowed:
-            raise ValueError(f"optimizer {name!r}: {unknown('setting', key, allowed)}")
+            raise ValueError(f"optimizer {name!r}: {unknown_name('setting', key, allowed)}")
     return optimizer
 
 
@@ -94,7 +94,7 @@ def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
         return lpsgd.LinearP(p, total_steps=horizon.total_steps)
     if schedule == "linear-alpha":
         return lpsgd.LinearAlpha(total_steps=horizon.total_steps)
-    raise ValueError(unknown("p_schedule", str(schedule), P_SCHEDULES))
+    raise ValueError(unknown_name("p_schedule", str(schedule), P_SCHEDULES))
 
 
 def try_out(name: str, settings: Mapping[str, Any]) -> None:

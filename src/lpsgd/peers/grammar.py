@@ -52,13 +52,23 @@ def parse_settings(text: str) -> dict[str, Any]:
     """Read ``setting=value,setting=value``; parentheses hold a list."""
     settings: dict[str, Any] = {}
     for part in _COMMA.split(text):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise ValueError(f"cannot read the setting {part!r}: write setting=value")
-        if key.strip() in settings:
-            raise ValueError(f"the setting {key.strip()!r} is given twice in {text!r}")
-        settings[key.strip()] = parse_value(value.strip())
+        key, value = parse_pair(part)
+        if key in settings:
+            raise ValueError(f"the setting {key!r} is given twice in {text!r}")
+        settings[key] = parse_value(value)
     return settings
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Split ``key=value``; every text of that form is read here.
+
+    >>> parse_pair("fig4-p = 2,4,6")
+    ('fig4-p', '2,4,6')
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not (key and equals and value):
+        raise ValueError(f"cannot read {text!r}: write key=value")
+    return key, value
 
 
 def parse_value(text: str) -> Any:

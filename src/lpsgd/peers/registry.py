@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.peers.description import OptimizerSpec, describe
 from lpsgd.peers.grammar import is_import_path
 
@@ -43,7 +43,7 @@ def get(name: str) -> OptimizerSpec:
     try:
         return _SPECS[name]
     except KeyError:
-        raise ValueError(unknown("optimizer", name, _SPECS)) from None
+        raise ValueError(unknown_name("optimizer", name, _SPECS)) from None
 
 
 def check_settings(name: str, settings: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> None:
         if key not in spec.settings:
             if spec.open_settings:
                 continue
-            raise ValueError(f"optimizer {name!r}: {unknown('setting', key, spec.settings)}")
+            raise ValueError(f"optimizer {name!r}: {unknown_name('setting', key, spec.settings)}")
         default = spec.settings[key]
         number = _is_number(default)
         if number and (not _is_number(value) or value != value):  # nan is no number either

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from lpsgd.lab.analysis.comparison import analyse, load_comparison
+from lpsgd.lab.analysis.comparison import analyse
 from lpsgd.lab.analysis.stats import smallest_detectable
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.store.run_record import load_comparison
 from tests.lab.made_up_runs import history, write_comparison, write_plan, write_run
 
 SGD = [90.0, 91.0, 89.5, 90.4, 90.9]
@@ -163,10 +164,14 @@ def test_diverged_unfinished_and_missing_runs_are_shown_and_left_out(five_seeds)
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("comparison.json", {"seeds": 5}, "seeds is 5, no list"),
-        ("comparison.json", {"optimizers": "sgd"}, "optimizers is 'sgd', no list"),
-        ("comparison.json", {"seeds": ["x"]}, "the seed 'x' is no whole number"),
-        ("runs/optimizer-0/seed-0/config.json", {"seed": math.inf}, "the seed inf is no whole"),
+        ("comparison.json", {"seeds": 5}, "seeds=5: Input should be a valid"),
+        ("comparison.json", {"optimizers": "sgd"}, "optimizers='sgd': Input should be a valid"),
+        ("comparison.json", {"seeds": ["x"]}, "seeds.0='x': Input should be a valid integer"),
+        (
+            "runs/optimizer-0/seed-0/config.json",
+            {"seed": math.inf},
+            "seed=inf: Input should be a finite number",
+        ),
     ],
 )
 def test_files_changed_by_hand_are_named(tmp_path, file, change, message):

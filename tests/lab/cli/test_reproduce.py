@@ -15,9 +15,10 @@ import pytest
 from PIL import Image
 
 from lpsgd.lab.cli.app import main
+from lpsgd.lab.formatting import cell_text
 from lpsgd.lab.paper.targets import TARGETS
-from lpsgd.lab.report.document import Document, Picture, Table, shown, text, to_csv, to_markdown
-from lpsgd.lab.report.gather import inline
+from lpsgd.lab.report.document import Document, Picture, Table, text, to_csv, to_markdown
+from lpsgd.lab.report.document_page import inline
 
 
 def test_list_tells_cost_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,6 +244,6 @@ def test_documents_are_written_for_people_and_for_programs() -> None:
     assert "[h.csv](h.csv)" in markdown
     assert to_csv(table) == "name,x\na|b,0.1234567\n,\n"
     assert to_csv(Table("t", "bold", ("x",), [("**1.5 ± 0.1**",)])) == "x\n1.5 ± 0.1\n"
-    assert shown(float("inf")) == "inf"
+    assert cell_text(float("inf")) == "inf"
     assert inline("<b> **x** `y`") == "&lt;b&gt; <strong>x</strong> <code>y</code>"
     assert Picture.__doc__

@@ -15,7 +15,8 @@ from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.spectra.options import CurvatureOptions, parse_options
 from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.loop import RunOptions, train
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 from tests.lab.small_runs import CPU, StopAfter, assert_same_run, load, small_recipe
 
 CURVATURE = "every=2,probes=1,lanczos=6,samples=40,layers=true"
@@ -65,7 +66,7 @@ def test_training_is_the_same_with_and_without(tmp_path):
 
 
 def test_a_run_stopped_while_measuring_goes_on_to_the_same_end(tmp_path):
-    from lpsgd.lab.training.loop import Interrupted
+    from lpsgd.lab.training.interrupt import Interrupted
 
     recipe, options = small_recipe(), RunOptions(curvature=CURVATURE)
     train(recipe, tmp_path / "whole", options=options)
@@ -184,9 +185,9 @@ def test_options():
     for text, message in (
         ("evry=5", "unknown key 'evry' \\(did you mean 'every'"),
         ("every", "write key=value"),
-        ("probes=0", "probes=0; allowed: a whole number, 1 or more"),
-        ("lanczos=many", "lanczos=many; allowed"),
-        ("batchnorm=train", "batchnorm=train; allowed: eval or batch"),
+        ("probes=0", "probes=0: Input should be greater than or equal to 1"),
+        ("lanczos=many", "lanczos=many: Input should be a valid integer"),
+        ("batchnorm=train", "batchnorm=train: Input should be 'eval' or 'batch'"),
     ):
         with pytest.raises(UserError, match=message):
             parse_options(text)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lpsgd.lab.data import root
+from lpsgd.lab.data import data_root
 from lpsgd.lab.data.catalogue import Layout, entry
 
 
@@ -19,11 +19,11 @@ def require(layout: Layout, *splits: str) -> Path:
     missing = [
         path
         for file in layout.files
-        if file.split in splits and not (path := root() / layout.folder / file.name).is_file()
+        if file.split in splits and not (path := data_root() / layout.folder / file.name).is_file()
     ]
     if missing:
         pytest.skip(f"needs the real {missing[0].name} in {missing[0].parent} (set LPSGD_DATA)")
-    return root()
+    return data_root()
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lpsgd.lab.data import load, names, root
+from lpsgd.lab.data import data_root, load, names
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import ImageLoader, ImageSet, Request
+from lpsgd.lab.data.loaders import DataRequest, ImageLoader, ImageSet
 from lpsgd.lab.errors import UserError
 
 NAMES = ["digits", "synthetic", "text"]
@@ -97,7 +97,7 @@ def test_every_batch_and_every_image_is_augmented_in_its_own_way(tmp_path):
     # one picture, again and again: what differs between two images is their augmentation
     picture = torch.arange(32 * 32).remainder(251).to(torch.uint8).view(1, 32, 32, 1)
     same_pictures = ImageSet(picture.repeat(200, 1, 1, 1), torch.zeros(200, dtype=torch.long))
-    request = Request("one", tmp_path, 0, None, 0, None, 100, True, "cpu", 0)
+    request = DataRequest("one", tmp_path, 0, None, 0, None, 100, True, "cpu", 0)
     loader = ImageLoader(same_pictures, request, Normalization((0.5,), (0.5,)), train=True)
     first, second = (images for images, _ in loader.epoch(0))
     assert not torch.equal(first, second)
@@ -146,12 +146,12 @@ def test_an_unknown_name_suggests_the_nearest():
 
 def test_the_root_is_the_argument_else_the_variable_else_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("LPSGD_DATA", str(tmp_path / "variable"))
-    assert root(tmp_path / "given") == tmp_path / "given"
-    assert root() == tmp_path / "variable"
+    assert data_root(tmp_path / "given") == tmp_path / "given"
+    assert data_root() == tmp_path / "variable"
     monkeypatch.delenv("LPSGD_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("sys.platform", "linux")
-    assert root() == tmp_path / "cache" / "lpsgd" / "data"
+    assert data_root() == tmp_path / "cache" / "lpsgd" / "data"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert root() == tmp_path / ".cache" / "lpsgd" / "data"
+    assert data_root() == tmp_path / ".cache" / "lpsgd" / "data"

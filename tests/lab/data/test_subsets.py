@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpsgd.lab.data.seeding import derive, generator
-from lpsgd.lab.data.subsets import pick_test, split, stratified
+from lpsgd.lab.data.subsets import pick_test, split_train, stratified
 from lpsgd.lab.errors import UserError
 
 
@@ -34,9 +34,9 @@ def test_largest_remainders_win():
 
 def test_validation_never_overlaps_and_does_not_depend_on_train_size():
     labels = torch.arange(200) % 10
-    _, val = split(labels, train_size=None, val_size=50, seed=3)
+    _, val = split_train(labels, train_size=None, val_size=50, seed=3)
     for train_size in (20, 100, 150, None):
-        train, again = split(labels, train_size=train_size, val_size=50, seed=3)
+        train, again = split_train(labels, train_size=train_size, val_size=50, seed=3)
         assert torch.equal(val, again)
         assert len(train) == (train_size or 150)
         assert not set(train.tolist()) & set(val.tolist())
@@ -47,7 +47,7 @@ def test_validation_never_overlaps_and_does_not_depend_on_train_size():
 def test_subsets_follow_the_seed_and_the_test_subset_does_not():
     labels = torch.arange(200) % 10
     first, again, other = (
-        split(labels, train_size=50, val_size=20, seed=seed) for seed in (1, 1, 2)
+        split_train(labels, train_size=50, val_size=20, seed=seed) for seed in (1, 1, 2)
     )
     assert torch.equal(first[0], again[0])
     assert not torch.equal(first[0], other[0])
@@ -68,7 +68,7 @@ def test_subsets_follow_the_seed_and_the_test_subset_does_not():
 def test_sizes_that_do_not_fit(sizes, message):
     sizes = {"train_size": None, "val_size": 0} | sizes
     with pytest.raises(UserError, match=message):
-        split(torch.arange(200) % 10, **sizes, seed=0)
+        split_train(torch.arange(200) % 10, **sizes, seed=0)
 
 
 @pytest.mark.parametrize("size", [0, 201])

@@ -14,10 +14,10 @@ from lpsgd.lab.errors import LabError
 from lpsgd.lab.execution import local as executor
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.execution.local import LocalExecutor, keeping_workers
-from lpsgd.lab.execution.run import carry_out
+from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task
-from lpsgd.lab.store.run_folder import read_result
-from lpsgd.lab.training.loop import RunOptions
+from lpsgd.lab.store.result import read_result
+from lpsgd.lab.training.options import RunOptions
 from tests.lab.small_runs import assert_same_run, small_recipe
 
 
@@ -106,7 +106,7 @@ def test_a_run_for_which_no_process_can_be_started_has_failed(
 
     monkeypatch.setattr(executor.subprocess, "Popen", refuse)
     tasks = [Task("sgd", small_recipe(seed=k), tmp_path / f"seed-{k}") for k in range(3)]
-    failures = carry_out(tasks, ExecutorChoice(jobs=2), RunOptions())
+    failures = run_tasks(tasks, ExecutorChoice(jobs=2), RunOptions())
     text = "no process could be started for it: Cannot allocate memory"
     assert sorted(failures) == [f"sgd seed {k}: {text}" for k in range(3)]
 
@@ -120,5 +120,5 @@ def test_a_process_that_is_killed_in_the_middle_of_a_word(
         executor.subprocess, "Popen", lambda _, **options: popen(["sh", "-c", half], **options)
     )
     task = Task("sgd", small_recipe(), tmp_path / "run")
-    (failure,) = carry_out([task], ExecutorChoice(jobs=1), RunOptions())
+    (failure,) = run_tasks([task], ExecutorChoice(jobs=1), RunOptions())
     assert failure == "sgd seed 0: the process that trained it was killed by SIGKILL"

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.store.run_folder import mark_alive, unmark_alive
-from lpsgd.lab.training.loop import Interrupted, train
+from lpsgd.lab.store.heartbeat import remove_heartbeat, write_heartbeat
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
 from tests.lab.cli.test_compare import SMALL, compare, kill_parent, wait_until, workers_in
 from tests.lab.small_runs import StopAfter, assert_same_run, read, small_recipe
 from tests.lab.store.test_status import held
@@ -87,7 +88,7 @@ def test_what_a_run_needs() -> None:
     from lpsgd.lab.errors import UserError
     from lpsgd.lab.execution.executor import ExecutorChoice
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
     def needs(choice: ExecutorChoice, gpus: int, **recipe: Any) -> tuple[float, float]:
         task = Task("sgd", small_recipe(**recipe), Path("runs"))
@@ -124,12 +125,12 @@ def test_a_lost_process_has_time_to_let_go(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(stop, "wait", lambda seconds: bool(waited.append(seconds)))
     monkeypatch.setattr(ray_executor, "_FREE_SECONDS", 0.05)
     (tmp_path / "config.json").touch()
-    mark_alive(tmp_path, "node7")
+    write_heartbeat(tmp_path, "node7")
     ray_executor._wait_until_free(tmp_path, "node7", stop)
     assert not waited, "on the same machine the lock tells, and it is free"
     ray_executor._wait_until_free(tmp_path, "node8", stop)
     assert waited, "on another machine only the mark tells"
-    unmark_alive(tmp_path)
+    remove_heartbeat(tmp_path)
     waited.clear()
     ray_executor._wait_until_free(tmp_path, "node8", stop)
     assert not waited

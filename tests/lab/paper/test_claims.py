@@ -79,9 +79,9 @@ def test_the_checks_read_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
         replace(r, mean=50.0)
         if (r.dataset, r.model, r.optimizer, r.metric, r.epoch) == place
         else r
-        for r in tables.results()
+        for r in tables.result_rows()
     )
-    monkeypatch.setattr(tables, "results", lambda: worse)
+    monkeypatch.setattr(tables, "result_rows", lambda: worse)
     finding = found()["cifar10-always"]
     assert finding.verdict == DIFFERS
     assert "CIFAR-10 ResNet-18 at 50 (AdamW, 41.78 more)" in finding.found

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lpsgd.lab.paper.figures import fig3, toy
-from lpsgd.lab.report.document import write
+from lpsgd.lab.report.document import write_document
 from tests.oracles.lp import paper_p, trajectory
 
 
@@ -70,7 +70,7 @@ def test_a_descent_that_diverges_is_stopped() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    written = write(fig3.reproduce(tmp_path), tmp_path)
+    written = write_document(fig3.reproduce(tmp_path), tmp_path)
     assert {"fig3.svg", "fig3.png", "fig3.csv", "fig3.html", "fig3.md"} <= {p.name for p in written}
     text = (tmp_path / "fig3.md").read_text()
     for chosen in ("start (0.0, 0.0)", "100 steps", "GD 0.009", "GD 0.5", "SignGD 0.1"):
@@ -86,7 +86,7 @@ def test_files(tmp_path: Path) -> None:
 @pytest.fixture
 def tab(browser: Any, tmp_path: Path) -> Any:
     path = tmp_path / "fig3.html"
-    path.write_text(fig3.page(), encoding="utf-8")
+    path.write_text(fig3.interactive_page(), encoding="utf-8")
     context = browser.new_context(
         viewport={"width": 1240, "height": 1400}, offline=True, accept_downloads=True
     )

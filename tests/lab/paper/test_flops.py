@@ -13,8 +13,8 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper import estimate
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.flops import count
-from lpsgd.lab.paper.protocol import Options
-from lpsgd.lab.paper.scales import PAPER, SMOKE, Scale
+from lpsgd.lab.paper.protocol import Setup, all_tasks
+from lpsgd.lab.paper.scales import PAPER_SCALE, SMOKE_SCALE, Scale
 from lpsgd.lab.paper.targets import TARGETS
 
 
@@ -34,14 +34,16 @@ def test_published_figures(model: str, size: int, classes: int, gmacs: float) ->
     assert 2.8 * cost.forward < cost.training < 3 * cost.forward
 
 
-def options(scale: Scale) -> Options:
-    return Options(scale, read_choices(), Path("unused"), ("VGG-11", "ResNet-18", "ResNet-50"), 3)
+def options(scale: Scale) -> Setup:
+    return Setup(scale, read_choices(), Path("unused"), ("VGG-11", "ResNet-18", "ResNet-50"), 3)
 
 
 def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
-    tasks = TARGETS["table3"].plan(options(PAPER))
+    tasks = all_tasks(TARGETS["table3"].plan(options(PAPER_SCALE)))
     assert len(tasks) == 12
-    found = estimate.estimate(tasks, PAPER, gpu="A100", seconds_per_image=lambda shape: 0.5, jobs=2)
+    found = estimate.estimate(
+        tasks, PAPER_SCALE, gpu="A100", seconds_per_image=lambda shape: 0.5, jobs=2
+    )
     cost = count("resnet50", input_shape=(3, 224, 224), classes=1000)
     trained = 60 * (1_281_167 // 128) * 128
     assert found.flops == pytest.approx(12 * (cost.training * trained + cost.forward * 3_000_000))
@@ -53,13 +55,14 @@ def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
 def test_hessian_products_are_counted() -> None:
     """Fig. 1 of the paper: 64 steps of Lanczos from two probes, and eight products for the
     concentration on the diagonal, eleven and thirteen times."""
-    target, chosen = TARGETS["fig1"], options(PAPER)
+    target, chosen = TARGETS["fig1"], options(PAPER_SCALE)
     samples = chosen.choices["fig1-samples"]
-    assert target.hessian_images(chosen) == [136 * samples * 11, 136 * samples * 13]
-    tasks = target.plan(chosen)
-    trained = estimate.estimate(tasks, PAPER).flops
-    images = target.hessian_images(chosen)
-    both = estimate.estimate(tasks, PAPER, hessian_images=images).flops
+    groups = target.plan(chosen)
+    images = target.hessian_images(chosen, groups)
+    assert images == [136 * samples * 11, 136 * samples * 13]
+    tasks = all_tasks(groups)
+    trained = estimate.estimate(tasks, PAPER_SCALE).flops
+    both = estimate.estimate(tasks, PAPER_SCALE, hessian_images=images).flops
     costs = [
         count("resnet18", input_shape=(3, 32, 32), classes=10),
         count("resnet50", input_shape=(3, 224, 224), classes=1000),
@@ -78,15 +81,16 @@ def test_a_measurement_takes_as_many_products_as_are_counted(tmp_path: Path) -> 
         nn.CrossEntropyLoss(),
         (torch.randn(8, 3), torch.randint(0, 2, (8,))),
         tmp_path,
-        probes=SMOKE.probes,
-        lanczos=SMOKE.lanczos,
+        probes=SMOKE_SCALE.probes,
+        lanczos=SMOKE_SCALE.lanczos,
         stream=None,
         between=lambda: products.append(1),
     )
     monitor.measure(0)
-    every_epoch = 1 + SMOKE.places["cifar10"].epochs
-    counted = TARGETS["fig1"].hessian_images(options(SMOKE))[0]
-    assert counted == len(products) * (SMOKE.hessian_samples or 0) * every_epoch
+    every_epoch = 1 + SMOKE_SCALE.stand_ins["cifar10"].epochs
+    target, chosen = TARGETS["fig1"], options(SMOKE_SCALE)
+    counted = target.hessian_images(chosen, target.plan(chosen))[0]
+    assert counted == len(products) * (SMOKE_SCALE.hessian_samples or 0) * every_epoch
 
 
 def test_a_short_timing_is_positive_and_remembered() -> None:
@@ -99,4 +103,4 @@ def test_a_short_timing_is_positive_and_remembered() -> None:
 def test_unknown_gpu() -> None:
     with pytest.raises(UserError, match="unknown GPU 'A10'.*A100"):
         estimate.check_gpu("A10")
-    assert estimate.estimate([], SMOKE).machine_hours is None
+    assert estimate.estimate([], SMOKE_SCALE).machine_hours is None

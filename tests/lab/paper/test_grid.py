@@ -31,7 +31,7 @@ def test_only_lions_beta2_lies_outside() -> None:
     full = grid.load_space(keep_zero_lr=True)
     outside = {
         (row.dataset, row.optimizer): set(grid.outside(row, full))
-        for row in tables.settings()
+        for row in tables.setting_rows()
         if grid.outside(row, full)
     }
     assert outside == {("cifar10", "Lion"): {"betas"}, ("cifar100", "Lion"): {"betas"}}

@@ -13,31 +13,43 @@ from torch import nn
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper import protocol
-from lpsgd.lab.paper.choices import CHOICES, Choice, read_choices
-from lpsgd.lab.paper.scales import CPU, PAPER, SMOKE, Scale, get_scale, model_names
+from lpsgd.lab.paper.choices import CHOICES, OpenChoice, read_choices
+from lpsgd.lab.paper.scales import (
+    CPU_SCALE,
+    PAPER_SCALE,
+    SMOKE_SCALE,
+    Scale,
+    get_scale,
+    model_names,
+)
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.targets import TARGETS
+from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.trainer import spare_vectors
+from lpsgd.lab.training.build import spare_vectors
 from lpsgd.peers import factory
 
 DOCS = Path(__file__).parents[3] / "docs" / "reproduction.md"
 
 
-def options(scale: Scale = PAPER, *choose: str, **changes: Any) -> protocol.Options:
-    made = protocol.Options(
+def options(scale: Scale = PAPER_SCALE, *choose: str, **changes: Any) -> protocol.Setup:
+    made = protocol.Setup(
         scale, read_choices(choose), Path("out"), tuple(tables.MODELS), scale.seeds
     )
     return replace(made, **changes)
 
 
+def planned(target: str, chosen: protocol.Setup) -> list[Task]:
+    return protocol.all_tasks(TARGETS[target].plan(chosen))
+
+
 def recipe(
     optimizer: str, *choose: str, dataset: str = "cifar10", model: str = "ResNet-18"
 ) -> Recipe:
-    return protocol.recipe(tables.setting(dataset, model, optimizer), options(PAPER, *choose))
+    return protocol.recipe(tables.setting(dataset, model, optimizer), options(PAPER_SCALE, *choose))
 
 
-@pytest.mark.parametrize("row", tables.settings(), ids=str)
+@pytest.mark.parametrize("row", tables.setting_rows(), ids=str)
 def test_paper_scale_is_the_published_row(row: tables.Setting) -> None:
     made = protocol.recipe(row, options())
     assert made.width is None
@@ -54,7 +66,9 @@ def test_paper_scale_is_the_published_row(row: tables.Setting) -> None:
 
 
 def test_the_tables_have_as_many_runs_as_the_paper() -> None:
-    counts = {name: len(target.plan(options())) for name, target in TARGETS.items()}
+    counts = {
+        name: len(protocol.all_tasks(target.plan(options()))) for name, target in TARGETS.items()
+    }
     assert counts["table1"] == counts["table2"] == 3 * 4 * 3
     assert counts["table3"] == 4 * 3
     assert counts["fig1"] == 2
@@ -64,19 +78,21 @@ def test_the_tables_have_as_many_runs_as_the_paper() -> None:
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
-@pytest.mark.parametrize("scale", [PAPER, CPU, SMOKE], ids=lambda s: s.name)
+@pytest.mark.parametrize("scale", [PAPER_SCALE, CPU_SCALE, SMOKE_SCALE], ids=lambda s: s.name)
 def test_every_run_of_every_target_can_be_built(name: str, scale: Scale) -> None:
-    folders = [task.folder for task in TARGETS[name].plan(options(scale))]
+    folders = [task.folder for task in planned(name, options(scale))]
     assert len(set(folders)) == len(folders)
-    for task in TARGETS[name].plan(options(scale, seeds=1)):
+    for task in planned(name, options(scale, seeds=1)):
         factory.try_out(task.recipe.optimizer, task.recipe.settings)
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
 @pytest.mark.parametrize("choice", [c for c in CHOICES if c.kind == "word"], ids=lambda c: c.name)
-def test_every_run_can_be_built_with_the_other_answers_too(name: str, choice: Choice) -> None:
+def test_every_run_can_be_built_with_the_other_answers_too(name: str, choice: OpenChoice) -> None:
     for answer in choice.others:
-        for task in TARGETS[name].plan(options(SMOKE, f"{choice.name}={answer}", seeds=1)):
+        for task in protocol.all_tasks(
+            TARGETS[name].plan(options(SMOKE_SCALE, f"{choice.name}={answer}", seeds=1))
+        ):
             build(task.recipe)
 
 
@@ -93,19 +109,19 @@ def build(made: Recipe) -> torch.optim.Optimizer:
 
 
 def test_targets_share_the_runs_that_they_have_in_common() -> None:
-    table = {task.folder for task in TARGETS["table1"].plan(options())}
-    figure = TARGETS["fig4"].plan(options())
+    table = {task.folder for task in planned("table1", options())}
+    figure = planned("fig4", options())
     shared = [task for task in figure if task.folder in table]
     # p_max = 6 on ResNet-18 is LPSGDM's row of Table 1, three seeds of it
     assert [task.label for task in shared] == ["p_max=6"] * 3
-    measured = {task.folder for task in TARGETS["fig1"].plan(options())}
+    measured = {task.folder for task in planned("fig1", options())}
     assert not measured & table  # nobody measured the curvature of the tables' runs
 
 
 def test_scaled_runs_keep_optimizers_and_schedules() -> None:
-    for scale in (CPU, SMOKE):
-        for row in tables.settings():
-            full = protocol.recipe(row, options(PAPER))
+    for scale in (CPU_SCALE, SMOKE_SCALE):
+        for row in tables.setting_rows():
+            full = protocol.recipe(row, options(PAPER_SCALE))
             small = protocol.recipe(row, options(scale))
             assert (small.model, small.optimizer) == (full.model, full.optimizer)
             assert small.settings == full.settings
@@ -114,17 +130,17 @@ def test_scaled_runs_keep_optimizers_and_schedules() -> None:
             assert share == pytest.approx(full.warmup_epochs / full.epochs)
             assert small.width is not None
             assert small.train_size is not None
-    at = [protocol.scaled_epoch(epoch, "cifar10", options(CPU)) for epoch in (50, 100, 200)]
+    at = [protocol.scaled_epoch(epoch, "cifar10", options(CPU_SCALE)) for epoch in (50, 100, 200)]
     assert at == [5, 10, 20]
-    at = [protocol.scaled_epoch(epoch, "imagenet1k", options(CPU)) for epoch in (20, 40, 60)]
+    at = [protocol.scaled_epoch(epoch, "imagenet1k", options(CPU_SCALE)) for epoch in (20, 40, 60)]
     assert at == [4, 8, 12]
 
 
 def test_scaled_titles_say_so() -> None:
-    assert PAPER.title("Table 1", ("cifar10",)) == "Table 1"
-    assert SMOKE.title("T", ("cifar10",)) == "T, smoke scale on 96 handwritten digits"
-    assert CPU.title("T", ("cifar10",)) == "T, cpu scale on 5000 images of CIFAR-10"
-    assert "not comparable" in CPU.note()
+    assert PAPER_SCALE.title("Table 1", ("cifar10",)) == "Table 1"
+    assert SMOKE_SCALE.title("T", ("cifar10",)) == "T, smoke scale on 96 handwritten digits"
+    assert CPU_SCALE.title("T", ("cifar10",)) == "T, cpu scale on 5000 images of CIFAR-10"
+    assert "not comparable" in CPU_SCALE.note()
 
 
 # --- choices -----------------------------------------------------------------------------------
@@ -154,7 +170,7 @@ def test_choices_change_what_they_say() -> None:
     assert changed("sgd-decay=decoupled")["optimizer"] == "sgdw"
 
 
-@pytest.mark.parametrize("scale", [PAPER, CPU, SMOKE], ids=lambda s: s.name)
+@pytest.mark.parametrize("scale", [PAPER_SCALE, CPU_SCALE, SMOKE_SCALE], ids=lambda s: s.name)
 @pytest.mark.parametrize("dataset", list(tables.DATASETS))
 @pytest.mark.parametrize("total", [60, 90])
 def test_the_whole_sets_nll_is_measured_at_every_checkpoint(
@@ -169,7 +185,7 @@ def test_the_whole_sets_nll_is_measured_at_every_checkpoint(
 
 def test_scaled_runs_of_imagenet_follow_its_choices_too() -> None:
     row = tables.setting("imagenet1k", "ResNet-50", "LPSGDM")
-    longer = options(CPU, "imagenet-epochs=90")
+    longer = options(CPU_SCALE, "imagenet-epochs=90")
     assert protocol.recipe(row, longer).epochs == 18  # a fifth, as 12 of 60
     assert protocol.recipe(row, longer).warmup_epochs == pytest.approx(1.0)
     at = [protocol.scaled_epoch(epoch, "imagenet1k", longer) for epoch in (20, 40, 60)]
@@ -221,17 +237,22 @@ def test_p_can_start_its_cosine_after_the_warm_up() -> None:
     assert schedule(200 * steps - 1) == 2.0
     assert schedule(7 * steps) < 6.0
     row = tables.setting("cifar10", "ResNet-18", "LPSGDM")
-    for scale in (CPU, SMOKE):  # half an epoch of warm-up, and a tenth: the first is held
+    for scale in (
+        CPU_SCALE,
+        SMOKE_SCALE,
+    ):  # half an epoch of warm-up, and a tenth: the first is held
         small = protocol.recipe(row, options(scale, "p-cosine=after-warmup"))
         assert small.settings["held_epochs"] == 1
-    none = protocol.recipe(row, options(CPU, "p-cosine=after-warmup", "warmup=0"))
+    none = protocol.recipe(row, options(CPU_SCALE, "p-cosine=after-warmup", "warmup=0"))
     assert none.settings["held_epochs"] == 0
 
 
 def test_the_versions_of_decay_hold_p_alike() -> None:
     made = {
         task.label: task.recipe
-        for task in TARGETS["decay"].plan(options(PAPER, "p-cosine=after-warmup", seeds=1))
+        for task in protocol.all_tasks(
+            TARGETS["decay"].plan(options(PAPER_SCALE, "p-cosine=after-warmup", seeds=1))
+        )
     }
     for label, recipe in made.items():
         schedule = build(recipe).param_groups[0]["p_schedule"]
@@ -265,7 +286,7 @@ def test_norms_and_biases_can_be_spared_from_decay(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("warmup", "write NAME=VALUE"),
+        ("warmup", "--choose: cannot read 'warmup': write key=value"),
         ("warmup=-1", "--choose warmup=-1: allowed: epochs of the full protocol"),
         ("sgd-decay=both", "allowed: coupled, decoupled"),
         ("gpus=0", "a whole number, 1 or more"),

@@ -5,30 +5,30 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lpsgd.lab.paper.choices import read_choices
-from lpsgd.lab.paper.protocol import Options, scaled_epoch
-from lpsgd.lab.paper.scales import CPU, PAPER, Scale
+from lpsgd.lab.paper.protocol import RunGroup, Setup, all_tasks, load_runs, scaled_epoch
+from lpsgd.lab.paper.scales import CPU_SCALE, PAPER_SCALE, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
-from lpsgd.lab.report.document import to_markdown, write
-from lpsgd.lab.store.run_folder import config
+from lpsgd.lab.report.document import to_markdown, write_document
+from lpsgd.lab.store.config import RunConfig
+from lpsgd.lab.store.jsonio import write_json
 from tests.lab.made_up_runs import history
 
 
-def options(scale: Scale, out: Path, *choose: str) -> Options:
-    return Options(scale, read_choices(choose), out, tuple(tables.MODELS), 3)
+def options(scale: Scale, out: Path, *choose: str) -> Setup:
+    return Setup(scale, read_choices(choose), out, tuple(tables.MODELS), 3)
 
 
-def pretend(dataset: str, chosen: Options, shift: float) -> list[Any]:
+def pretend(dataset: str, chosen: Setup, shift: float) -> list[RunGroup]:
     """Write runs whose seeds scatter around the paper's means by its deviations, plus ``shift``."""
-    tasks = result_tables.plan(dataset, chosen)
+    groups = result_tables.plan(dataset, chosen)
     names = {lab: paper for paper, lab in tables.OPTIMIZERS.items()}
     models = {lab: paper for paper, lab in tables.MODELS.items()}
-    for task in tasks:
+    for task in all_tasks(groups):
         rows = history(90.0, seed=task.recipe.seed, epochs=task.recipe.epochs)
         for epoch in tables.checkpoints(dataset):
             row = rows[scaled_epoch(epoch, dataset, chosen) - 1]
@@ -38,11 +38,11 @@ def pretend(dataset: str, chosen: Options, shift: float) -> list[Any]:
                 off = shift if metric == "test_top1" else 0.0
                 row[metric] = published.mean + (task.recipe.seed - 1 + off) * published.std
         task.folder.mkdir(parents=True)
-        (task.folder / "config.json").write_text(json.dumps(config(task.recipe, task.label)))
+        write_json(task.folder / "config.json", RunConfig.of(task.recipe, task.label).model_dump())
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
-        (task.folder / "result.json").write_text('{"state": "complete"}')
-    return tasks
+        write_json(task.folder / "result.json", {"state": "complete", "epochs": len(rows)})
+    return load_runs(groups)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -54,11 +54,11 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_at_paper_scale_every_published_number_stands_beside_ours(
     tmp_path: Path, dataset: str, name: str
 ) -> None:
-    chosen = options(PAPER, tmp_path)
-    tasks = pretend(dataset, chosen, shift=0.5)
-    write(result_tables.draw(dataset, name, chosen, tasks), tmp_path / name)
+    chosen = options(PAPER_SCALE, tmp_path)
+    groups = pretend(dataset, chosen, shift=0.5)
+    write_document(result_tables.draw(dataset, name, chosen, groups), tmp_path / name)
     rows = read(tmp_path / name / f"{name}.csv")
-    published = [r for r in tables.results() if r.dataset == dataset]
+    published = [r for r in tables.result_rows() if r.dataset == dataset]
     assert len(rows) == len(published)
     for row, known in zip(rows, published, strict=True):
         assert (row["model"], row["optimizer"], row["metric"], int(row["epoch"])) == (
@@ -78,18 +78,18 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 
 
 def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> None:
-    chosen = options(PAPER, tmp_path)
-    tasks = pretend("imagenet1k", chosen, shift=4.0)
-    document = result_tables.draw("imagenet1k", "table3", chosen, tasks)
+    chosen = options(PAPER_SCALE, tmp_path)
+    groups = pretend("imagenet1k", chosen, shift=4.0)
+    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
     text = to_markdown(document)
     # 12 accuracies are 4 deviations off (2 * sqrt(2) are allowed), 12 NLLs are right
     assert "12 of 24 numbers differ by at most 2 joint deviations" in text
 
 
 def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
-    chosen = options(PAPER, tmp_path)
-    tasks = pretend("imagenet1k", chosen, shift=0.0)
-    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, tasks))
+    chosen = options(PAPER_SCALE, tmp_path)
+    groups = pretend("imagenet1k", chosen, shift=0.0)
+    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, groups))
     best = next(line for line in text.splitlines() if line.startswith("| ResNet-50 | AdamW |"))
     cells = [cell.strip() for cell in best.split("|")[3:9]]
     # as the paper prints them in bold: AdamW at NLL 20, 60 and accuracy 20
@@ -98,10 +98,10 @@ def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
 
 
 def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
-    chosen = options(CPU, tmp_path)
-    tasks = pretend("cifar10", chosen, shift=0.0)
-    document = result_tables.draw("cifar10", "table1", chosen, tasks)
-    files = write(document, tmp_path / "table1")
+    chosen = options(CPU_SCALE, tmp_path)
+    groups = pretend("cifar10", chosen, shift=0.0)
+    document = result_tables.draw("cifar10", "table1", chosen, groups)
+    files = write_document(document, tmp_path / "table1")
     for path in files:
         if path.suffix in (".csv", ".md"):
             content = path.read_text()
@@ -115,18 +115,19 @@ def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
 
 
 def test_training_nll_of_the_whole_set_is_read_where_it_was_chosen(tmp_path: Path) -> None:
-    chosen = options(CPU, tmp_path, "train-nll=whole")
-    tasks = pretend("imagenet1k", chosen, shift=0.0)
-    for task in tasks:
+    chosen = options(CPU_SCALE, tmp_path, "train-nll=whole")
+    groups = pretend("imagenet1k", chosen, shift=0.0)
+    for task in all_tasks(groups):
         path = task.folder / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         lines = [json.dumps({**row, "train_nll_eval": 0.125}) + "\n" for row in rows]
         path.write_text("".join(lines))
-    found = list(result_tables.entries("imagenet1k", chosen))
+    found = list(result_tables.measurements(load_runs(groups), chosen))
     assert {e.measured.mean for e in found if e.metric == "train_nll"} == {0.125}
 
 
 def test_missing_runs_are_dashes(tmp_path: Path) -> None:
-    chosen = options(CPU, tmp_path)
-    document = result_tables.draw("imagenet1k", "table3", chosen, [])
+    chosen = options(CPU_SCALE, tmp_path)
+    groups = load_runs(result_tables.plan("imagenet1k", chosen))
+    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
     assert "| ResNet-50 | Lion | - | - | - | - | - | - |" in to_markdown(document)

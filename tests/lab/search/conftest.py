@@ -88,9 +88,9 @@ def fake(fake_trials: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def fake_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Make trials up; returns the file that logs them."""
-    from . import faking
+    from . import fake_training
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", faking.carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fake_training.run_tasks)
     log = tmp_path / "trained.log"
     monkeypatch.setenv("FAKE_LOG", str(log))
     return log

@@ -9,8 +9,17 @@ import optuna
 import pytest
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.search.proposals import WORST, Ended, Request, Score, Search, count_trials, search
-from lpsgd.lab.search.space import Competitor, parse_space, read_space
+from lpsgd.lab.search.proposals import (
+    WORST,
+    Ended,
+    Score,
+    Search,
+    TrialRequest,
+    count_trials,
+    search,
+)
+from lpsgd.lab.search.space import Competitor
+from lpsgd.lab.search.space_file import parse_space, read_space
 
 SPACE = {
     "sgd": {
@@ -22,13 +31,13 @@ SPACE = {
 SGD = parse_space(SPACE)[0]
 
 
-def hill(request: Request) -> float:
+def hill(request: TrialRequest) -> float:
     return 90 - 10 * (math.log10(request.params["lr"]) + 2) ** 2 + request.epoch / 10
 
 
 def run(
-    how: Search, competitor: Competitor = SGD, score: Callable[[Request], float] = hill
-) -> tuple[list[Ended], list[list[Request]]]:
+    how: Search, competitor: Competitor = SGD, score: Callable[[TrialRequest], float] = hill
+) -> tuple[list[Ended], list[list[TrialRequest]]]:
     """Answer a search from a formula; return its trials and what it asked for."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     asking = search(competitor, how)

@@ -15,11 +15,12 @@ import pytest
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.search.storage import FileClaims, PostgresClaims, StorageUrl
+from lpsgd.lab.search.locks import FileLocks, PostgresLocks
+from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.store.command_line import hide_passwords
 
 from .conftest import PASSWORD, Server
-from .faking import studies
+from .fake_training import studies
 from .test_sweep_command import SMALL, SPACE, outcome, run_faking
 
 SECRETS = (PASSWORD, "s3cr3t", "w0rd")
@@ -50,24 +51,24 @@ def test_commands_are_shown_without_passwords() -> None:
 
 
 def test_file_claims_exclude_each_other(tmp_path: Path) -> None:
-    one, other = FileClaims(tmp_path), FileClaims(tmp_path)
-    assert one.take("trial 1")
-    assert not other.take("trial 1")
-    assert other.take("trial 2")
+    one, other = FileLocks(tmp_path), FileLocks(tmp_path)
+    assert one.acquire("trial 1")
+    assert not other.acquire("trial 1")
+    assert other.acquire("trial 2")
     one.release("trial 1")
-    assert other.take("trial 1")
+    assert other.acquire("trial 1")
     other.close()
-    assert one.take("trial 2")
+    assert one.acquire("trial 2")
 
 
 def test_file_claims_end_with_the_process(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path;"
-        "from lpsgd.lab.search.storage import FileClaims;"
-        "assert FileClaims(Path(sys.argv[1])).take('a'); os.kill(os.getpid(), signal.SIGKILL)"
+        "from lpsgd.lab.search.locks import FileLocks;"
+        "assert FileLocks(Path(sys.argv[1])).acquire('a'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)])
-    assert FileClaims(tmp_path).take("a")
+    assert FileLocks(tmp_path).acquire("a")
 
 
 @pytest.fixture
@@ -91,15 +92,15 @@ def assert_no_secret(*texts: str | bytes) -> None:
 def test_what_others_may_share_is_claimed_only_when_it_can_be_started(
     space: str, tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from . import faking
+    from . import fake_training
 
     begun: list[int] = []
 
-    def carry_out(tasks: Any, choice: Any, options: Any) -> list[str]:
+    def run_tasks(tasks: Any, choice: Any, options: Any) -> list[str]:
         begun.append(len(tasks))
-        return faking.carry_out(tasks, choice, options)
+        return fake_training.run_tasks(tasks, choice, options)
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", run_tasks)
     common = ["sweep", "--space", space, *SMALL, "--trials", "4", "--jobs", "3", "--out"]
     assert cli.main([*common, str(tmp_path / "a")]) == 0
     assert begun == [8], "alone, none waits for another"
@@ -115,11 +116,11 @@ def test_what_others_may_share_is_claimed_only_when_it_can_be_started(
 
 def test_postgres_claims_end_with_the_connection(postgres: Server) -> None:
     url = StorageUrl(postgres.make_database("claims"))
-    one, other = PostgresClaims(url), PostgresClaims(url)
-    assert one.take("trial 1")
-    assert not other.take("trial 1")
+    one, other = PostgresLocks(url), PostgresLocks(url)
+    assert one.acquire("trial 1")
+    assert not other.acquire("trial 1")
     one.close()
-    assert other.take("trial 1", wait=True)  # the server takes a moment to end the session
+    assert other.acquire("trial 1", wait=True)  # the server takes a moment to end the session
     other.close()
 
 
@@ -168,7 +169,15 @@ def test_two_processes_share_the_trials_and_run_none_twice(
 ) -> None:
     url = postgres.make_database("two")
     log = tmp_path / "two.log"
-    command = [sys.executable, "-m", "tests.lab.search.faking", "sweep", "--space", space, *SMALL]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.lab.search.fake_training",
+        "sweep",
+        "--space",
+        space,
+        *SMALL,
+    ]
     command += ["--trials", "14", "--jobs", "1", "--out"]
     environment = {**os.environ, "FAKE_LOG": str(log), "FAKE_SECONDS": "0.3", "LPSGD_STORAGE": url}
     processes = [
@@ -252,24 +261,24 @@ def test_a_server_that_goes_away_is_an_error_without_a_traceback(
 ) -> None:
     import psycopg
 
-    from . import faking
+    from . import fake_training
 
     url = postgres.make_database("gone")
 
     def close_connections(tasks: Any, choice: Any, options: Any) -> list[str]:
-        faking.carry_out(tasks, choice, options)
+        fake_training.run_tasks(tasks, choice, options)
         with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'gone'"
             )
         return []
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", close_connections)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", close_connections)
     arguments = ["sweep", "--space", space, *SMALL, "--trials", "4", "--storage", url]
     arguments += ["--out", str(tmp_path / "out")]
     assert cli.main(arguments) == 1
     shown = capsys.readouterr()
     assert "cannot use the storage postgresql://lpsgd:***@127.0.0.1" in shown.err
     assert_no_secret(*shown)
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", faking.carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fake_training.run_tasks)
     assert cli.main(arguments) == 0

@@ -17,7 +17,7 @@ from lpsgd.lab.cli import app as cli
 from lpsgd.lab.store.status import read_status
 from tests.lab.small_runs import assert_same_run, small_recipe
 
-from .faking import studies
+from .fake_training import studies
 
 SPACE = """
 [sgd]
@@ -191,7 +191,7 @@ def test_wrong_input_leaves_no_folder(
 
 
 def run_faking(arguments: list[str], log: Path, **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "tests.lab.search.faking", *arguments]
+    command = [sys.executable, "-m", "tests.lab.search.fake_training", *arguments]
     root = Path(__file__).parents[3]
     return subprocess.run(
         command,
@@ -230,16 +230,16 @@ def test_a_failed_trial_ends_the_sweep_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from . import faking
+    from . import fake_training
 
     def fail_once(tasks: Any, choice: Any, options: Any) -> list[str]:
-        faking.carry_out(tasks[:2], choice, options)
+        fake_training.run_tasks(tasks[:2], choice, options)
         return ["sgd trial 1: the disk is full"]
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", fail_once)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fail_once)
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "the disk is full" in capsys.readouterr().err
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", faking.carry_out)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fake_training.run_tasks)
     assert sweep(space, tmp_path / "out", "--trials", "4") == 0
     assert len(trained(fake)) == 8
 
@@ -265,7 +265,7 @@ def test_a_run_without_a_score_is_an_error_and_not_a_loop(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", lambda tasks, choice, options: [])
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", lambda tasks, choice, options: [])
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "sgd trial 0: no score after epoch 9" in capsys.readouterr().err
 
@@ -299,16 +299,16 @@ def test_status_of_a_sweep(
     space: str, tmp_path: Path, fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds of four trials of each optimizer, of which one or two go on at a rung."""
-    from . import faking
+    from . import fake_training
 
     out = tmp_path / "out"
     seen: list[Counter[str]] = []
 
     def look(tasks: Any, choice: Any, options: Any) -> list[str]:
         seen.append(states(out))
-        return faking.carry_out(tasks, choice, options)
+        return fake_training.run_tasks(tasks, choice, options)
 
-    monkeypatch.setattr("lpsgd.lab.search.run.carry_out", look)
+    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", look)
     assert sweep(space, out, "--trials", "8", "--pruner", "halving") == 0
     assert seen[0] == {"queued": 8}, "all of the first round, before anything began"
     assert seen[1]["paused"] == 6
@@ -404,7 +404,8 @@ def test_recipes_of_a_comparison_must_agree(
 
 
 def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
-    from lpsgd.lab.training.loop import RunOptions, train
+    from lpsgd.lab.training.loop import train
+    from lpsgd.lab.training.options import RunOptions
 
     recipe = small_recipe("lpsgdm:lr=1e-2", epochs=4, val_size=32, ema=0.9)
     train(recipe, tmp_path / "whole")
@@ -417,7 +418,7 @@ def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
     for epoch in (1, 3, 3, 4):
         options = RunOptions(until_epoch=epoch)
         result = train(recipe, tmp_path / "paused", options=options, listen=listen)
-        states.append((result["state"], result["epochs"]))
+        states.append((result.state, result.epochs))
         assert (tmp_path / "paused/result.json").exists() == (epoch == 4)
     assert states == [("paused", 1), ("paused", 3), ("paused", 3), ("complete", 4)]
     assert starts == [0, 1, 3, 3]  # no epoch is trained twice
@@ -425,7 +426,8 @@ def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
 
 
 def test_leaving_the_test_set_alone_changes_no_weight(tmp_path: Path) -> None:
-    from lpsgd.lab.training.loop import RunOptions, train
+    from lpsgd.lab.training.loop import train
+    from lpsgd.lab.training.options import RunOptions
 
     recipe = small_recipe("sgd:lr=0.1", val_size=32)
     train(recipe, tmp_path / "scored")
@@ -440,4 +442,4 @@ def test_leaving_the_test_set_alone_changes_no_weight(tmp_path: Path) -> None:
             assert a[key] == b[key]
     bad = small_recipe("sgd:lr=1e30", val_size=32)
     result = train(bad, tmp_path / "bad", options=RunOptions(score_test=False))
-    assert result["state"] == "diverged"
+    assert result.state == "diverged"

@@ -19,13 +19,17 @@ from typing import Any
 import pytest
 
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.cli.compare import _write_plan
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.progress import RunProgress, time_left
-from lpsgd.lab.plan import Task, plan_comparison, write_plan
-from lpsgd.lab.store.run_folder import is_held, mark_alive, open_run, write_error
+from lpsgd.lab.plan import Task, plan_comparison
+from lpsgd.lab.store.heartbeat import write_heartbeat
+from lpsgd.lab.store.lock import is_held
+from lpsgd.lab.store.manifest import write_comparison, write_plan
+from lpsgd.lab.store.result import write_error
+from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.store.status import Status, read_status
-from lpsgd.lab.training.loop import Interrupted, train
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
 from tests.lab.cli.test_compare import VALUES, compare, kill_parent
 from tests.lab.small_runs import StopAfter, small_recipe
 
@@ -44,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of which every run is somewhere else."""
     out = tmp_path_factory.mktemp("status") / "out"
     _, tasks = plan_comparison(VALUES, ["sgd:lr=0.05", "lpsgdm:lr=1e30", "adamw"], range(2), out)
-    _write_plan(out, tasks, ["sgd", "lpsgdm", "adamw"], "sgd")
+    write_comparison(out, tasks, ["sgd", "lpsgdm", "adamw"], "sgd")
     sgd, lpsgdm, adamw = tasks[:3]
     train(sgd.recipe, sgd.folder, label="sgd")
     train(lpsgdm.recipe, lpsgdm.folder, label="lpsgdm")
@@ -77,7 +81,7 @@ def test_every_state(folder: Path) -> None:
     assert states(folder) == expected
     with held(folder / "runs/adamw/seed-0"):
         assert states(folder) == {**expected, "adamw 0": "running"}
-    mark_alive(folder / "runs/adamw/seed-0", "node7")  # as a node does whose lock is not seen here
+    write_heartbeat(folder / "runs/adamw/seed-0", "node7")  # whose lock is not seen here
     assert states(folder)["adamw 0"] == "running"
     long_ago = time.time() - 1000
     os.utime(folder / "runs/adamw/seed-0/.alive", (long_ago, long_ago))
@@ -181,9 +185,21 @@ def test_time_left_is_that_of_the_epochs_asked_for() -> None:
     assert time_left([running, replace(queued, until_epoch=None)]) == 10 + 9 * 10
 
 
-def test_a_file_that_cannot_be_read_is_one_failed_run(folder: Path) -> None:
-    (folder / "runs/sgd/seed-0/config.json").write_text("{")
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("config.json", "{", "config.json': Expecting"),
+        ("result.json", "{}", "result.json is not the result of a run"),
+        ("metrics.jsonl", f'{{"seconds": {10**400}}}\n', "metrics.jsonl', line 1: int too large"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_failed_run(
+    folder: Path, name: str, text: str, message: str
+) -> None:
+    (folder / "runs/sgd/seed-0" / name).write_text(text)
     assert states(folder)["sgd 0"] == "failed"
+    reasons = [run.reason or "" for run in read_status(folder).runs]
+    assert any(message in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +286,6 @@ def test_watching_ends_when_nothing_runs(
     [
         ("metrics.jsonl", "epoch", "nan"),
         ("metrics.jsonl", "epoch", "inf"),
-        ("metrics.jsonl", "seconds", 10**400),
         ("result.json", "state", "[red]x[/blue]"),
         ("result.json", "reason", -1),
         ("config.json", "model", "[red]x[/blue]"),
@@ -281,7 +296,7 @@ def test_odd_values_are_shown_as_they_are(
 ) -> None:
     path = folder / "runs/sgd/seed-0" / name
     (folder / "comparison.json").unlink()  # the network is then told by the run itself
-    found = json.loads(path.read_text().splitlines()[-1] if key in ("epoch", "seconds") else
+    found = json.loads(path.read_text().splitlines()[-1] if key == "epoch" else
                        path.read_text())  # fmt: skip
     path.write_text(json.dumps({**found, key: value}) + "\n")
     assert cli.main(["status", str(folder)]) == 0

@@ -12,8 +12,10 @@ import torch
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.distributed import STRATEGIES, World
-from lpsgd.lab.training.loop import Interrupted, RunOptions, train
+from lpsgd.lab.training.distributed import World
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import STRATEGIES, RunOptions
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import registry
 from tests.lab.small_runs import CPU, StopAfter, load, metrics, read, small_recipe
@@ -142,7 +144,7 @@ def test_all_recipes_equal_one_process(tmp_path: Path, alone: Any, size: int) ->
 
 
 def train_registered(folder: Path, names: list[str]) -> None:
-    """Train with every registered optimizer, the parameters cut."""
+    """Train with every registered optimizer, the parameters sharded."""
     for name in names:
         run(small_recipe(name, **SMALL, **TWO_CLASSES, epochs=1), folder / name, "fsdp2")
 
@@ -313,9 +315,9 @@ def test_what_several_processes_cannot_do(
         Trainer(recipe, load(recipe), CPU, World(0, 2, together=True), strategy)
 
 
-def test_optimizers_that_cannot_step_cut_parameters(two: Any) -> None:
+def test_optimizers_that_cannot_step_sharded_parameters(two: Any) -> None:
     for found in two[1]:
-        assert "pytorch_optimizer:Shampoo cannot step parameters that are cut" in found["refused"]
+        assert "pytorch_optimizer:Shampoo cannot step parameters that" in found["refused"]
         assert "--strategy ddp" in found["refused"]
 
 

@@ -18,7 +18,10 @@ from PIL import Image
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.training.loop import Interrupted, RunOptions, train
+from lpsgd.lab.store.metrics_file import MetricsFile, MetricsRow
+from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 from tests.lab.small_runs import assert_same_run, metrics, read, small_recipe
 
 # ---------------------------------------------------------------------- divergence
@@ -26,17 +29,17 @@ from tests.lab.small_runs import assert_same_run, metrics, read, small_recipe
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     result = train(small_recipe("sgd:lr=1e30", epochs=3), tmp_path)
-    assert result["state"] == "diverged"
-    assert result["step"] == 2, "the first step with the huge learning rate breaks the second loss"
-    assert "the training loss became" in result["reason"]
+    assert result.state == "diverged"
+    assert result.step == 2, "the first step with the huge learning rate breaks the second loss"
+    assert "the training loss became" in result.reason
     for word in ("step=2", "lr=", "gradient norm="):
-        assert word in result["reason"]
-    assert result["lr"] == pytest.approx(1e30 * 2 / 5)
+        assert word in result.reason
+    assert result.lr == pytest.approx(1e30 * 2 / 5)
     stored = read(tmp_path, "result.json")
     assert stored["state"] == "diverged"
     assert not (tmp_path / "metrics.jsonl").exists()
     again = train(small_recipe("sgd:lr=1e30", epochs=3), tmp_path)
-    assert again["state"] == "diverged"
+    assert again.state == "diverged"
 
 
 def test_a_diverged_run_fails_on_the_command_line(
@@ -59,17 +62,17 @@ def test_a_diverged_run_fails_on_the_command_line(
 
 def test_divergence_names_p(tmp_path: Path) -> None:
     result = train(small_recipe("lpsgdm:lr=1e30,p=5,p_schedule=constant"), tmp_path)
-    assert result["state"] == "diverged"
-    assert result["p"] == 5
-    assert "p=5.0" in result["reason"]
+    assert result.state == "diverged"
+    assert result.p == 5
+    assert "p=5.0" in result.reason
 
 
 def test_weights_broken_by_the_last_step_are_noticed(tmp_path: Path) -> None:
     """No training loss sees them, so the test loss must."""
     recipe = small_recipe("sgd:lr=1e38", epochs=1, batch_size=128, warmup_epochs=0)
     result = train(recipe, tmp_path)
-    assert result["state"] == "diverged"
-    assert "the test loss became" in result["reason"]
+    assert result.state == "diverged"
+    assert "the test loss became" in result.reason
     (line,) = metrics(tmp_path)
     assert not math.isfinite(float(line["test_nll"]))
 
@@ -80,8 +83,8 @@ def test_losses_are_looked_at_in_groups_on_a_gpu(
     """The first bad one of a group is reported, with its own step."""
     monkeypatch.setattr("lpsgd.lab.training.trainer._LOSSES_PER_CHECK", {"cpu": 5})
     result = train(small_recipe("sgd:lr=1e30", epochs=3), tmp_path)
-    assert result["state"] == "diverged"
-    assert result["step"] == 2
+    assert result.state == "diverged"
+    assert result.step == 2
 
 
 # ---------------------------------------------------------------------- disks and folders
@@ -120,10 +123,9 @@ def test_a_full_disk(tmp_path: Path, full_disk: dict[str, int], writes: int) -> 
 
 
 def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpsgd.lab.store.run_folder import Run
-
-    run = Run(tmp_path)
-    run.append_metrics({"epoch": 1})
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.append(MetricsRow(epoch=1))
+    before = (tmp_path / "metrics.jsonl").read_text()
     real = os.write
     calls: list[int] = []
 
@@ -135,8 +137,9 @@ def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "write", write)
     with pytest.raises(LabError, match="disk is full"):
-        run.append_metrics({"epoch": 2})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"epoch": 1}\n'
+        file.append(MetricsRow(epoch=2))
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+    assert json.loads(before)["epoch"] == 1
 
 
 def test_a_really_full_disk(tmp_path: Path) -> None:
@@ -182,7 +185,7 @@ def test_a_folder_from_before_a_field_existed(tmp_path: Path) -> None:
     config = read(tmp_path / "run", "config.json")
     del config["recipe"]["lr_end"]
     path.write_text(json.dumps(config))
-    assert train(recipe, tmp_path / "run")["state"] == "complete"
+    assert train(recipe, tmp_path / "run").state == "complete"
     path.write_text('{"recipe": {"nonsense": 1}}')
     with pytest.raises(UserError, match="config.json cannot be read .*unknown key 'nonsense'"):
         train(recipe, tmp_path / "run")

@@ -16,7 +16,8 @@ import pytest
 
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.recipe import Recipe, to_json
-from lpsgd.lab.training.loop import RunOptions, train
+from lpsgd.lab.training.loop import train
+from lpsgd.lab.training.options import RunOptions
 from tests.lab.small_runs import (
     assert_same_run,
     metrics,
@@ -159,7 +160,7 @@ def wait_for(path: Path) -> None:
 
 def stopped_run(folder: Path) -> list[Path]:
     """A run stopped after six of eight steps with two checkpoints, the newest first."""
-    from lpsgd.lab.training.loop import Interrupted
+    from lpsgd.lab.training.interrupt import Interrupted
     from tests.lab.small_runs import StopAfter
 
     recipe = small_recipe()
@@ -282,7 +283,8 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_image_workers_that_outlive_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
-    from lpsgd.lab.store.run_folder import is_held, open_run
+    from lpsgd.lab.store.lock import is_held
+    from lpsgd.lab.store.run_folder import open_run
 
     context = multiprocessing.get_context("fork")  # as torch starts them
     with open_run(tmp_path / "run", small_recipe()):

@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.metrics import state_bytes
-from lpsgd.lab.training.trainer import Trainer, numerics
+from lpsgd.lab.training.numerics import numerics
+from lpsgd.lab.training.trainer import Trainer
 from tests.lab.small_runs import CPU, batches, load, metrics, small_recipe
 
 

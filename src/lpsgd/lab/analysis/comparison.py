@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lpsgd.lab.analysis import stats
+from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.store.jsonio import encode
-from lpsgd.lab.store.run_record import Comparison, Run, load_comparison
-
-__all__ = [
-    "METRICS",
-    "Analysis",
-    "Metric",
-    "OptimizerResult",
-    "Versus",
-    "analyse",
-    "final_values",
-    "load_comparison",
-]
+from lpsgd.lab.store.run_record import Comparison, RunRecord
 
 
 @dataclass(frozen=True)
@@ -43,6 +33,10 @@ class Metric:
         """The title as it begins a line."""
         return self.title[0].upper() + self.title[1:]
 
+    def best(self, values: Iterable[float]) -> float:
+        """The best of some values."""
+        return max(values) if self.higher_is_better else min(values)
+
     def value(self, value: float | None) -> str:
         """A value of this metric with its unit."""
         return f"{fixed(value, self.digits)} {self.unit}"
@@ -53,7 +47,7 @@ class Metric:
 
 
 # The first is the one that the headline speaks of.
-METRICS = (
+COMPARED_METRICS = (
     Metric("test_top1", "test accuracy", "%", "points", 2, higher_is_better=True),
     Metric("test_nll", "test NLL", "nats", "nats", 4, higher_is_better=False),
 )
@@ -86,7 +80,7 @@ class OptimizerResult:
     label: str
     optimizer: str
     settings: Mapping[str, Any]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     complete: int
     diverged: int
     unfinished: int
@@ -118,29 +112,22 @@ class Analysis:
     seeds: tuple[int, ...]
     reference: str
     results: tuple[OptimizerResult, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     verdict: tuple[str, ...]
     details: tuple[str, ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """A value for ``json.dumps``: strict (no NaN), without the histories of the runs."""
-        return {
+        fields = {
             "version": 1,
-            "folder": self.folder,
-            "command": self.command,
-            "dataset": self.dataset,
-            "model": self.model,
-            "epochs": self.epochs,
-            "seeds": list(self.seeds),
-            "reference": self.reference,
-            "primary": METRICS[0].key,
-            "verdict": list(self.verdict),
-            "details": list(self.details),
-            "notes": list(self.notes),
+            **vars(self),
+            "primary": COMPARED_METRICS[0].key,
             "optimizers": [_result_json(result) for result in self.results],
             "runs": [_run_json(run) for run in self.runs],
         }
+        del fields["results"]
+        return dict(encode(fields))
 
 
 def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
@@ -155,7 +142,7 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
         label: tuple(run for run in comparison.runs if run.label == label)
         for label in comparison.labels
     }
-    tests = {metric.key: _tests(metric, reference, by_label) for metric in METRICS}
+    tests = {metric.key: _tests(metric, reference, by_label) for metric in COMPARED_METRICS}
     results = tuple(
         _result(label, runs, {key: of[label] for key, of in tests.items() if label in of})
         for label, runs in by_label.items()
@@ -171,53 +158,43 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
         reference=reference,
         results=results,
         runs=comparison.runs,
-        verdict=tuple(headline(METRICS[0], reference, results)),
-        details=tuple(v.text for m in METRICS for v in tests[m.key].values()),
-        notes=(*comparison.notes, *_unfinished(comparison.runs)),
+        verdict=tuple(headline(COMPARED_METRICS[0], reference, results)),
+        details=tuple(v.text for m in COMPARED_METRICS for v in tests[m.key].values()),
+        notes=(*comparison.notes, *filter(None, map(_missing_note, comparison.runs))),
     )
 
 
 def _tests(
-    metric: Metric, reference: str, by_label: Mapping[str, Sequence[Run]]
+    metric: Metric, reference: str, by_label: Mapping[str, Sequence[RunRecord]]
 ) -> dict[str, Versus]:
     """The paired test of each other optimizer on ``metric``, corrected over all of them."""
-    base = final_values(metric, by_label[reference])
-    made: dict[str, stats.Paired] = {}
-    for label, runs in by_label.items():
-        if label == reference:
-            continue
-        mine = final_values(metric, runs)
-        shared = sorted(mine.keys() & base.keys())
-        made[label] = stats.paired([mine[s] for s in shared], [base[s] for s in shared])
-    corrected = stats.holm([test.p for test in made.values()])
-    alpha = stats.ALPHA / max(1, sum(test.p is not None for test in made.values()))
-    return {
-        label: _versus(metric, label, reference, test, p_holm, alpha)
-        for (label, test), p_holm in zip(made.items(), corrected, strict=True)
+    values = {label: final_values(runs, metric.key) for label, runs in by_label.items()}
+    base = values.pop(reference)
+    pairs = {
+        label: [(mine[seed], base[seed]) for seed in sorted(mine.keys() & base.keys())]
+        for label, mine in values.items()
     }
+    tests = [stats.paired([a for a, _ in some], [b for _, b in some]) for some in pairs.values()]
+    alpha = stats.ALPHA / max(1, sum(test.p is not None for test in tests))
+    corrected = stats.holm([test.p for test in tests])
+    made = {}
+    for label, test, p_holm in zip(pairs, tests, corrected, strict=True):
+        versus = Versus(
+            **vars(test),
+            p_holm=p_holm,
+            alpha=alpha,
+            smallest_detectable=(
+                None if test.sd is None else stats.smallest_detectable(test.sd, test.n, alpha)
+            ),
+            verdict=decide(test, p_holm, higher_is_better=metric.higher_is_better),
+        )
+        made[label] = replace(versus, text=sentence(label, reference, metric, versus))
+    return made
 
 
-def _versus(
-    metric: Metric,
-    label: str,
-    reference: str,
-    test: stats.Paired,
-    p_holm: float | None,
-    alpha: float,
-) -> Versus:
-    versus = Versus(
-        **vars(test),
-        p_holm=p_holm,
-        alpha=alpha,
-        smallest_detectable=(
-            None if test.sd is None else stats.smallest_detectable(test.sd, test.n, alpha)
-        ),
-        verdict=decide(test, p_holm, higher_is_better=metric.higher_is_better),
-    )
-    return replace(versus, text=sentence(label, reference, metric, versus))
-
-
-def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> OptimizerResult:
+def _result(
+    label: str, runs: tuple[RunRecord, ...], versus: Mapping[str, Versus]
+) -> OptimizerResult:
     states = [run.state for run in runs]
     measured = [run for run in runs if run.config] or list(runs)
     return OptimizerResult(
@@ -228,97 +205,76 @@ def _result(label: str, runs: tuple[Run, ...], versus: Mapping[str, Versus]) -> 
         complete=states.count("complete"),
         diverged=states.count("diverged"),
         unfinished=states.count("incomplete") + states.count("not started"),
-        final={m.key: stats.summarise(list(final_values(m, runs).values())) for m in METRICS},
-        best={m.key: stats.summarise(_bests(m, runs)) for m in METRICS},
+        final={
+            m.key: stats.summarise(final_values(runs, m.key).values()) for m in COMPARED_METRICS
+        },
+        best={m.key: stats.summarise(_bests(m, runs)) for m in COMPARED_METRICS},
         versus=versus,
         step_seconds=_mean(map(_step_seconds, runs)),
         optimizer_share=_mean(map(_optimizer_share, runs)),
-        state_bytes=_largest(run.result.get("state_bytes") for run in runs),
-        parameters=_largest(run.result.get("parameters") for run in runs),
+        state_bytes=_largest(runs, "state_bytes"),
+        parameters=_largest(runs, "parameters"),
     )
 
 
-def final_values(metric: Metric, runs: Sequence[Run]) -> dict[int, float]:
-    """The last epoch's value of every complete run, by seed."""
-    values = {run.seed: run.last(metric.key) for run in runs if run.state == "complete"}
-    return {seed: v for seed, v in values.items() if v is not None and math.isfinite(v)}
-
-
-def _bests(metric: Metric, runs: Sequence[Run]) -> list[float]:
-    best: Callable[[list[float]], float] = max if metric.higher_is_better else min
+def _bests(metric: Metric, runs: Sequence[RunRecord]) -> list[float]:
     histories = [_finite(run.values(metric.key)) for run in runs if run.state == "complete"]
-    return [best(values) for values in histories if values]
+    return [metric.best(values) for values in histories if values]
 
 
-def _step_seconds(run: Run) -> float | None:
+def _step_seconds(run: RunRecord) -> float | None:
     """Seconds of an optimizer step: the median epoch, without the first, which warms up."""
     pairs = zip(run.values("seconds"), run.values("steps"), strict=True)
     each = [seconds / steps for seconds, steps in pairs if seconds is not None and steps]
     return statistics.median(each[1:] or each) if each else None
 
 
-def _optimizer_share(run: Run) -> float | None:
+def _optimizer_share(run: RunRecord) -> float | None:
     """Time inside the optimizer over all training time."""
     total = sum(_finite(run.values("seconds")))
     inside = _finite(run.values("optimizer_seconds"))
     return sum(inside) / total if inside and total > 0 else None
 
 
-def _finite(values: Sequence[float | None]) -> list[float]:
+def _finite(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def _mean(values: Any) -> float | None:
-    known = _finite(list(values))
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = _finite(values)
     return statistics.fmean(known) if known else None
 
 
-def _largest(values: Any) -> int | None:
-    known = [int(x) for x in values if isinstance(x, (int, float)) and math.isfinite(x)]
-    return max(known) if known else None
+def _largest(runs: Sequence[RunRecord], key: str) -> int | None:
+    sizes = (getattr(run.result, key, None) for run in runs)
+    return max((size for size in sizes if size is not None), default=None)
 
 
-def _common(runs: Sequence[Run], key: str) -> Any:
+def _common(runs: Sequence[RunRecord], key: str) -> Any:
     """A field of the recipe if all runs agree on it."""
     values = {str(run.setting(key)): run.setting(key) for run in runs if run.config}
     return next(iter(values.values())) if len(values) == 1 else None
 
 
-def _unfinished(runs: Sequence[Run]) -> tuple[str, ...]:
-    """What is not in the numbers, and why."""
-    notes = []
-    for run in runs:
-        name = f"{run.label}, seed {run.seed}"
-        if run.state == "diverged":
-            notes.append(f"Diverged: {name}" + (f" ({run.reason})" if run.reason else "") + ".")
-        elif run.state == "incomplete":
-            epochs = run.setting("epochs")
-            where = run.reason or f"epoch {len(run.history)} of {epochs}"
-            notes.append(f"Not finished: {name} ({where}).")
-        elif run.state == "not started":
-            notes.append(f"Not started: {name}.")
-    return tuple(notes)
+def _missing_note(run: RunRecord) -> str | None:
+    """Why a run is not in the numbers."""
+    name = f"{run.label}, seed {run.seed}"
+    if run.state == "diverged":
+        return f"Diverged: {name}{f' ({run.reason})' if run.reason else ''}."
+    if run.state == "incomplete":
+        where = run.reason or f"epoch {len(run.history)} of {run.setting('epochs')}"
+        return f"Not finished: {name} ({where})."
+    return f"Not started: {name}." if run.state == "not started" else None
 
 
 def _result_json(result: OptimizerResult) -> dict[str, Any]:
     fields = {key: value for key, value in vars(result).items() if key != "runs"}
     for group in ("final", "best", "versus"):
         fields[group] = {key: asdict(value) for key, value in fields[group].items()}
-    fields["best_note"] = "best epoch of each run, chosen on the test set"
-    return dict(encode(fields))
+    return {**fields, "best_note": "best epoch of each run, chosen on the test set"}
 
 
-def _run_json(run: Run) -> dict[str, Any]:
-    return dict(
-        encode(
-            {
-                "label": run.label,
-                "seed": run.seed,
-                "folder": run.folder,
-                "state": run.state,
-                "reason": run.reason,
-                "epochs": len(run.history),
-                "final": {metric.key: run.last(metric.key) for metric in METRICS},
-            }
-        )
-    )
+def _run_json(run: RunRecord) -> dict[str, Any]:
+    fields = {key: getattr(run, key) for key in ("label", "seed", "folder", "state", "reason")}
+    final = {metric.key: run.last(metric.key) for metric in COMPARED_METRICS}
+    return {**fields, "epochs": len(run.history), "final": final}

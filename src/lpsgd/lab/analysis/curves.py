@@ -1,102 +1,102 @@
-"""Learning curves: the mean over seeds with a band from the lowest to the highest."""
+"""The learning curve of an optimizer: one metric over training, averaged over its runs.
+
+This is the one definition that the page, the figures and the paper's figures draw.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from statistics import fmean
+from typing import NamedTuple
 
-import numpy as np
-from matplotlib.ticker import MaxNLocator
+from lpsgd.lab.analysis.stats import summarise
+from lpsgd.lab.store.run_record import RunRecord
 
-from lpsgd.lab.report.style import DASHES, SERIES
-from lpsgd.lab.store.jsonio import number
-from lpsgd.lab.store.run_record import Run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+class Point(NamedTuple):
+    """The averaged runs at one epoch; ``low`` to ``high`` is the 95 % interval of the mean."""
 
-Look = tuple[str, object]
-Row = tuple[str | int | float | None, ...]
+    epoch: int
+    seconds: float
+    mean: float
+    min: float
+    max: float
+    low: float | None
+    high: float | None
+    n: int
 
 
 @dataclass(frozen=True)
-class Line:
-    """One metric over epochs: mean, lowest and highest of the seeds that have a value."""
+class RunCurve:
+    """One run: the epochs at which the metric is finite, and the training time until then."""
 
-    epochs: tuple[int, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    seeds: tuple[int, ...]
-    """How many seeds are behind each mean."""
+    seed: int
+    diverged: bool
+    epoch: tuple[int, ...]
+    seconds: tuple[float, ...]
+    y: tuple[float, ...]
 
 
-def line(runs: Sequence[Run], metric: str) -> Line:
-    """The curve of one label's runs; a diverged run counts until it diverged."""
-    by_epoch: dict[int, list[float]] = {}
-    for run in runs:
-        for row in run.history:
-            value = number(row.get(metric))
-            if value is not None and math.isfinite(value):
-                by_epoch.setdefault(int(row["epoch"]), []).append(value)
-    epochs = sorted(by_epoch)
-    values = [by_epoch[epoch] for epoch in epochs]
-    return Line(
-        tuple(epochs),
-        tuple(sum(v) / len(v) for v in values),
-        tuple(min(v) for v in values),
-        tuple(max(v) for v in values),
-        tuple(len(v) for v in values),
+@dataclass(frozen=True)
+class Curve:
+    """``points`` of the averaged runs, and every run: first those averaged, then the diverged."""
+
+    points: tuple[Point, ...]
+    runs: tuple[RunCurve, ...]
+
+
+def averaged(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs that a mean is over: the complete ones or, if there is none, the incomplete.
+
+    A mean over runs of which some diverged or stop early would jump where they drop out.
+    """
+    complete = [run for run in runs if run.state == "complete"]
+    return complete or [run for run in runs if run.state == "incomplete"]
+
+
+def learning_curve(runs: Sequence[RunRecord], metric: str) -> Curve:
+    """The curve of one optimizer's ``runs``: a diverged run is kept apart, never averaged."""
+    mine = [_run_curve(run, metric) for run in averaged(runs)]
+    apart = [_run_curve(run, metric) for run in runs if run.state == "diverged"]
+    by_epoch: dict[int, list[tuple[float, float]]] = {}
+    for run in mine:
+        for epoch, seconds, value in zip(run.epoch, run.seconds, run.y, strict=True):
+            by_epoch.setdefault(epoch, []).append((seconds, value))
+    points = (_point(epoch, at) for epoch, at in sorted(by_epoch.items()))
+    return Curve(tuple(points), tuple(run for run in (*mine, *apart) if run.y))
+
+
+def final_values(runs: Sequence[RunRecord], metric: str) -> dict[int, float]:
+    """The last epoch's value of every complete run, by seed."""
+    values = {run.seed: run.last(metric) for run in runs if run.state == "complete"}
+    return {seed: v for seed, v in values.items() if v is not None and math.isfinite(v)}
+
+
+def _point(epoch: int, at: Sequence[tuple[float, float]]) -> Point:
+    seconds, values = zip(*at, strict=True)
+    interval = summarise(values)
+    return Point(
+        epoch,
+        fmean(seconds),
+        fmean(values),
+        min(values),
+        max(values),
+        interval.low,
+        interval.high,
+        len(values),
     )
 
 
-def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """A colour and a dash for each label, the same in every panel of a figure."""
-    return {
-        label: (SERIES[place % len(SERIES)], DASHES[place % len(DASHES)])
-        for place, label in enumerate(labels)
-    }
-
-
-def draw(
-    axes: Axes, groups: Mapping[str, Sequence[Run]], metric: str, styles: Mapping[str, Look]
-) -> None:
-    """One line with its band for each label."""
-    for label, runs in groups.items():
-        found = line(runs, metric)
-        colour, dash = styles[label]
-        epochs = np.array(found.epochs)
-        axes.fill_between(epochs, found.low, found.high, color=colour, alpha=0.2, lw=0)
-        name = label.replace("p_max", r"$p_{\max}$")
-        axes.plot(epochs, found.mean, color=colour, ls=dash, label=name)
-        if len(epochs) == 1:
-            axes.plot(epochs, found.mean, "o", color=colour, ms=4)
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(x=0.02)
-
-
-def rows(panel: str, groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[Row]:
-    """What is drawn, for the CSV: panel, label, epoch, mean, lowest, highest, seeds."""
-    for label, runs in groups.items():
-        found = line(runs, metric)
-        for place, epoch in enumerate(found.epochs):
-            numbers = (found.mean[place], found.low[place], found.high[place], found.seeds[place])
-            yield (panel, label, epoch, *numbers)
-
-
-COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
-
-
-def endings(groups: Mapping[str, Sequence[Run]], metric: str) -> Iterator[Row]:
-    """For each label: complete runs, diverged runs, mean and deviation at the last epoch."""
-    from lpsgd.lab.analysis.stats import summarise
-
-    for label, runs in groups.items():
-        complete = [run for run in runs if run.state == "complete"]
-        values = [value for run in complete if (value := run.last(metric)) is not None]
-        summary = summarise(values)
-        diverged = sum(run.state == "diverged" for run in runs)
-        yield label, len(complete), diverged, summary.mean, summary.sd
+def _run_curve(run: RunRecord, metric: str) -> RunCurve:
+    clock = accumulate(seconds or 0.0 for seconds in run.values("seconds"))
+    rows = zip(run.history, clock, run.values(metric), strict=True)
+    points = [
+        (row.epoch, seconds, value)
+        for row, seconds, value in rows
+        if value is not None and math.isfinite(value)
+    ]
+    epochs, seconds, values = zip(*points, strict=True) if points else ((), (), ())
+    return RunCurve(run.seed, run.state == "diverged", epochs, seconds, values)

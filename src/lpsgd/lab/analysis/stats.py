@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from scipy.special import nctdtrinc, stdtr, stdtrit
@@ -55,7 +55,7 @@ def t_quantile(df: int, alpha: float = ALPHA) -> float:
     return float(stdtrit(df, 1 - alpha / 2))
 
 
-def summarise(values: Sequence[float]) -> Summary:
+def summarise(values: Collection[float]) -> Summary:
     """mean ± t_{n-1} · sd / sqrt(n), with the sample standard deviation (n - 1).
 
     >>> s = summarise([90.0, 91.0, 92.0])

@@ -39,33 +39,24 @@ def decide(test: Paired, p_holm: float | None, *, higher_is_better: bool) -> Ver
 
 def sentence(label: str, reference: str, metric: Metric, versus: Versus) -> str:
     """One comparison in one sentence, with the numbers that it rests on."""
-    on = f"on {metric.title}"
-    if versus.verdict == "no pairs":
-        return f"{label} and {reference} share no seed with a finished run: no comparison {on}."
-    difference = metric.amount(versus.difference, signed=True)
-    seeds = f"{versus.n} seed{'s' if versus.n != 1 else ''}"
-    if versus.verdict == "identical":
-        return f"{label} and {reference} are identical {on} in each of {seeds}."
-    if versus.verdict == "no spread":
-        return (
-            f"{label} differs from {reference} {on} by {difference} in each of {seeds}: "
-            "without spread there is no t-test."
-        )
-    if versus.verdict == "too few seeds":
-        return (
-            f"{label} against {reference} {on}: too few seeds ({versus.n} of the "
-            f"{ENOUGH_SEEDS} needed for a verdict); difference {difference}"
-            f"{_evidence(metric, versus)}."
-        )
-    if versus.verdict == "inconclusive":
-        return (
-            f"No difference shown between {label} and {reference} {on}: "
-            f"{difference}{_evidence(metric, versus)}."
-        )
+    on, seeds = f"on {metric.title}", f"{versus.n} seed{'s' if versus.n != 1 else ''}"
+    difference, evidence = metric.amount(versus.difference, signed=True), _evidence(metric, versus)
     amount = metric.amount(abs(versus.difference or 0.0))
-    return (
-        f"{label} is {versus.verdict} than {reference} {on} by {amount}{_evidence(metric, versus)}."
-    )
+    found = f"{label} is {versus.verdict} than {reference} {on} by {amount}{evidence}."
+    texts: dict[Verdict, str] = {
+        "better": found,
+        "worse": found,
+        "inconclusive": f"No difference shown between {label} and {reference} {on}: "
+        f"{difference}{evidence}.",
+        "identical": f"{label} and {reference} are identical {on} in each of {seeds}.",
+        "no spread": f"{label} differs from {reference} {on} by {difference} in each of {seeds}: "
+        "without spread there is no t-test.",
+        "too few seeds": f"{label} against {reference} {on}: too few seeds ({versus.n} of the "
+        f"{ENOUGH_SEEDS} needed for a verdict); difference {difference}{evidence}.",
+        "no pairs": f"{label} and {reference} share no seed with a finished run: "
+        f"no comparison {on}.",
+    }
+    return texts[versus.verdict]
 
 
 def _evidence(metric: Metric, versus: Versus) -> str:
@@ -85,17 +76,13 @@ def _evidence(metric: Metric, versus: Versus) -> str:
 
 def headline(metric: Metric, reference: str, results: Sequence[OptimizerResult]) -> list[str]:
     """The sentences that stand at the top: what is shown on the primary metric, and who leads."""
-    lines = []
     others = [result for result in results if result.label != reference]
-    if not others:
-        lines.append(f"Only one optimizer ({reference}): there is nothing to compare it with.")
-    else:
-        lines.extend(_findings(metric, reference, others))
-    leader = _leader(metric, results)
-    if leader:
-        lines.append(leader)
-    lines.extend(_divergence(result) for result in results if result.diverged)
-    return lines
+    only = f"Only one optimizer ({reference}): there is nothing to compare it with."
+    return [
+        *(_findings(metric, reference, others) if others else [only]),
+        *_leader(metric, results),
+        *(_divergence(result) for result in results if result.diverged),
+    ]
 
 
 def _divergence(result: OptimizerResult) -> str:
@@ -111,10 +98,11 @@ def _divergence(result: OptimizerResult) -> str:
 
 def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult]) -> list[str]:
     """One line for each kind of verdict, naming the optimizers that it holds for."""
-    by_verdict: dict[str, list[OptimizerResult]] = {}
+    by_verdict: dict[Verdict, list[OptimizerResult]] = {}
     for result in others:
         by_verdict.setdefault(result.versus[metric.key].verdict, []).append(result)
-    words = {
+    few = by_verdict.pop("too few seeds", [])
+    words: dict[Verdict, str] = {
         "better": f"Better than {reference} on {metric.title}",
         "worse": f"Worse than {reference} on {metric.title}",
         "inconclusive": f"No difference from {reference} shown on {metric.title}",
@@ -122,16 +110,11 @@ def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult])
         "no spread": f"The same difference from {reference} in every seed, so no t-test",
         "no pairs": f"No finished seed shared with {reference}",
     }
-    lines = [
-        f"{text}: {', '.join(result.label for result in by_verdict[verdict])}."
-        for verdict, text in words.items()
-        if verdict in by_verdict
-    ]
-    few = by_verdict.get("too few seeds", [])
+    lines = [f"{words[v]}: {_labels(by_verdict[v])}." for v in words if v in by_verdict]
     if few:
         pairs = sorted({result.versus[metric.key].n for result in few})
         counts = " to ".join(str(count) for count in dict.fromkeys((pairs[0], pairs[-1])))
-        who = "" if len(few) == len(others) else f" for {', '.join(r.label for r in few)}"
+        who = "" if len(few) == len(others) else f" for {_labels(few)}"
         lines.append(
             f"Too few seeds{who}: {counts}, and at least {ENOUGH_SEEDS} are needed before a "
             "difference is called real."
@@ -139,13 +122,16 @@ def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult])
     return lines
 
 
-def _leader(metric: Metric, results: Sequence[OptimizerResult]) -> str | None:
+def _labels(results: Sequence[OptimizerResult]) -> str:
+    return ", ".join(result.label for result in results)
+
+
+def _leader(metric: Metric, results: Sequence[OptimizerResult]) -> list[str]:
     """Who has the best mean; a description, not a finding."""
-    means = {r.label: r.final[metric.key].mean for r in results}
-    known = {label: mean for label, mean in means.items() if mean is not None}
-    if len(known) < 2:
-        return None
-    best = (max if metric.higher_is_better else min)(known.values())
-    leaders = [label for label, mean in known.items() if mean == best]
+    means = [mean for r in results if (mean := r.final[metric.key].mean) is not None]
+    if len(means) < 2:
+        return []
+    best = metric.best(means)
+    leaders = _labels([r for r in results if r.final[metric.key].mean == best])
     extreme = "Highest" if metric.higher_is_better else "Lowest"
-    return f"{extreme} mean {metric.title}: {', '.join(leaders)} ({metric.value(best)})."
+    return [f"{extreme} mean {metric.title}: {leaders} ({metric.value(best)})."]

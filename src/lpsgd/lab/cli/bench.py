@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 
 # The benchmarks are part of the repository, not of the installed package: they need the peers.
@@ -40,7 +40,7 @@ def bench(
             print(f"{stem:<12} {_title(path)}")
         return
     if name not in found:
-        raise UserError(unknown("benchmark", name, found))
+        raise UserError(unknown_name("benchmark", name, found))
     before, sys.argv = sys.argv, [f"lpsgd bench {name}", *context.args]
     try:
         runpy.run_path(str(found[name]), run_name="__main__")

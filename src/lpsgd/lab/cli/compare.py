@@ -23,12 +23,9 @@ from lpsgd.lab.cli.options import (
 )
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
-from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lpsgd.lab.plan import Task
+    pass
 
 DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
 EXAMPLE = """
@@ -78,9 +75,10 @@ def compare(
 ) -> int:
     """Train with several optimizers and seeds, and test whether the differences are real."""
     from lpsgd.lab.defaults import doubts
-    from lpsgd.lab.execution.run import carry_out
+    from lpsgd.lab.execution.run import run_tasks
     from lpsgd.lab.plan import plan_comparison, plan_recipes
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.store.manifest import write_comparison
+    from lpsgd.lab.training.options import RunOptions
     from lpsgd.peers.grammar import split_list
 
     names: list[str] = []
@@ -104,9 +102,9 @@ def compare(
     reference = reference or labels[0]
     if reference not in labels:
         raise UserError(f"--reference {reference}: not among {', '.join(labels)}")
-    _write_plan(folder, tasks, labels, reference)
+    write_comparison(folder, tasks, labels, reference)
     options = RunOptions(root, workers, save_seconds, tensorboard)
-    failures = carry_out(tasks, executor, options)
+    failures = run_tasks(tasks, executor, options)
     problems = []
     if failures:
         problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
@@ -122,31 +120,14 @@ def compare(
 compare.__doc__ = (compare.__doc__ or "") + EXAMPLE
 
 
-def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], reference: str) -> None:
-    from lpsgd.lab.store.files import write_json
-    from lpsgd.lab.store.run_folder import writing
-
-    recipe = tasks[0].recipe
-    plan = {
-        "version": 1,
-        "reference": reference,
-        "optimizers": labels,
-        "seeds": sorted({task.recipe.seed for task in tasks}),
-        "epochs": recipe.epochs,
-        "dataset": recipe.dataset,
-        "model": recipe.model,
-        "command": command_line(),
-    }
-    with writing(folder):
-        write_json(folder / "comparison.json", plan)
-
-
 def _report(folder: Path, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from lpsgd.lab.analysis.comparison import analyse, load_comparison
-    from lpsgd.lab.report import render_table, write_page
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.analysis.comparison import analyse
+    from lpsgd.lab.report.comparison_page import write_comparison_page
+    from lpsgd.lab.report.terminal import print_analysis
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.run_record import load_comparison
 
     analysis = analyse(load_comparison(folder))
     page = folder / "report.html"
@@ -154,8 +135,8 @@ def _report(folder: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
     else:
-        render_table(analysis, Console())
+        print_analysis(analysis, Console())
     with writing(folder):
-        write_page(analysis, page)
+        write_comparison_page(analysis, page)
     if not as_json:
         print(f"\nThe page with curves and settings: {page}")

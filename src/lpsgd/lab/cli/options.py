@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.recipe import Recipe, read_recipe_file
-from lpsgd.peers.grammar import parse_value
+from lpsgd.peers.grammar import parse_pair, parse_value
 
 # What both `train` and `compare` take beside the recipe.
 RecipeFile = Annotated[
@@ -178,10 +178,7 @@ def _kind(annotation: Any) -> Any:
 
 
 def _read_pairs(texts: list[str]) -> dict[str, Any]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise UserError(f"--data {text}: write key=value")
-        pairs[key] = parse_value(value)
-    return pairs
+    try:
+        return {key: parse_value(value) for key, value in map(parse_pair, texts)}
+    except ValueError as error:
+        raise UserError(f"--data: {error}") from None

@@ -47,26 +47,27 @@ def report(
 
     from rich.console import Console
 
-    from lpsgd.lab.analysis.comparison import analyse, load_comparison
+    from lpsgd.lab.analysis.comparison import analyse
     from lpsgd.lab.errors import LabError
-    from lpsgd.lab.report import render_table, write_page
+    from lpsgd.lab.report.comparison_page import write_comparison_page
+    from lpsgd.lab.report.terminal import print_analysis
+    from lpsgd.lab.store.run_record import load_comparison
 
-    comparison = load_comparison(folder)
-    analysis = analyse(comparison, reference)
+    analysis = analyse(load_comparison(folder), reference)
     path = out or folder / "report.html"
     drawn: list[Path] = []
     try:
-        write_page(analysis, path)
+        write_comparison_page(analysis, path)
         if figure:
             from lpsgd.lab.report.figure import write_figure  # matplotlib takes a second
 
-            drawn = write_figure(comparison, folder / "curves")
+            drawn = write_figure(analysis, folder / "curves")
     except OSError as error:
         raise LabError(f"cannot write the page to {str(path)!r}: {error.strerror}") from error
     if as_json:
         typer.echo(json.dumps({**analysis.to_json(), "page": str(path)}, indent=2, allow_nan=False))
         return
     console = Console()
-    render_table(analysis, console)
+    print_analysis(analysis, console)
     for name, written in [("Page", path), *[("Figure", file) for file in drawn]]:
         console.print(f"{name}: {written}", markup=False, highlight=False, soft_wrap=True)

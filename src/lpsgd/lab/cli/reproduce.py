@@ -16,10 +16,10 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lpsgd.lab.paper.protocol import Options
-    from lpsgd.lab.paper.targets import Target
+    from lpsgd.lab.paper.protocol import Setup
+    from lpsgd.lab.paper.targets import PlannedTarget
     from lpsgd.lab.report.document import Document
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 NAMES = (
     "table1, table2, table3, fig1, fig2, fig3, fig4, theory, grid, claims, decay, or all of them"
@@ -76,7 +76,7 @@ def reproduce(
     """Regenerate a result of the paper: figures, tables, grids, claims, theory.
 
     Each target writes its figure (SVG, PNG), the drawn numbers (CSV) and a short text (Markdown);
-    `all` also gathers them on one page. What was interrupted goes on where it stopped. Scaled
+    `all` also gathers them on one page. An interrupted run resumes where it stopped. Scaled
     results are never shown beside the paper's numbers.
 
     Examples: `lpsgd reproduce --list`, `lpsgd reproduce claims`,
@@ -84,12 +84,13 @@ def reproduce(
     """
     from lpsgd.lab.paper.choices import read_choices
     from lpsgd.lab.paper.estimate import check_gpu
-    from lpsgd.lab.paper.protocol import Options
+    from lpsgd.lab.paper.protocol import Setup
     from lpsgd.lab.paper.scales import get_scale, model_names
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.paper.targets import plan_all, plan_target
+    from lpsgd.lab.training.options import RunOptions
 
     size = get_scale(scale)
-    options = Options(
+    setup = Setup(
         scale=size,
         choices=read_choices(choose or ()),
         out=out or Path("reproduction") / size.name,
@@ -97,76 +98,58 @@ def reproduce(
         seeds=seeds or size.seeds,
     )
     if list_:
-        _show_list(options, check_gpu(gpu), timing=timing, as_json=as_json)
+        _show_list(setup, check_gpu(gpu), timing=timing, as_json=as_json)
         return
-    chosen = _targets(target, options)
-    if dry_run:
-        _show_runs(chosen, options, as_json=as_json)
-        return
-    _make(
-        chosen,
-        options,
-        RunOptions(root, workers),
-        executor,
-        everything=target == "all",
-        as_json=as_json,
-    )
-
-
-def _targets(name: str | None, options: Options) -> list[Target]:
-    from lpsgd.lab.paper.targets import TARGETS, check_models
-    from lpsgd.lab.suggest import unknown
-
-    if name is None:
+    if target is None:
         raise UserError(f"TARGET is missing; allowed: {NAMES}: all. See `lpsgd reproduce --list`")
-    if name == "all":  # but for those that --models leaves without a run
-        return [t for t in TARGETS.values() if not t.datasets or t.plan(options)]
-    if name not in TARGETS:
-        raise unknown("target", name, [*TARGETS, "all"])
-    check_models(TARGETS[name], options)
-    return [TARGETS[name]]
+    plans = plan_all(setup) if target == "all" else [plan_target(target, setup)]
+    if dry_run:
+        _show_runs(plans, as_json=as_json)
+        return
+    _make(plans, setup, RunOptions(root, workers), executor, target == "all", as_json=as_json)
 
 
 def _make(
-    chosen: Sequence[Target],
-    options: Options,
+    plans: Sequence[PlannedTarget],
+    setup: Setup,
     run_options: RunOptions,
     executor: ExecutorChoice,
-    *,
     everything: bool,
+    *,
     as_json: bool,
 ) -> None:
-    """Make the targets one after another; `all` goes on past one whose data is missing."""
-    from lpsgd.lab.paper import PAPER
+    """Make the targets one after another; `all` continues past one whose data is missing."""
+    from lpsgd.lab.paper import PAPER_TITLE
     from lpsgd.lab.paper.targets import make
-    from lpsgd.lab.plan import write_plan
-    from lpsgd.lab.report.document import write
-    from lpsgd.lab.report.gather import gather
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.report.document import write_document
+    from lpsgd.lab.report.document_page import write_document_page
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.manifest import write_plan
 
-    for target in chosen:  # before any is made, so that `lpsgd status` knows what is to come
-        if tasks := target.plan(options):
-            write_plan(options.folder(target.name), tasks)
+    for plan in plans:  # before any is made, so that `lpsgd status` knows what is to come
+        if plan.tasks:
+            write_plan(plan.folder, plan.tasks)
     documents: list[Document] = []
     missing: list[tuple[str, str]] = []
     files: list[Path] = []
-    for target in chosen:
+    for plan in plans:
         try:
-            document = make(target, options, run_options, executor)
+            document = make(plan, run_options, executor)
         except UserError as error:
             if not everything:
                 raise
-            missing.append((target.name, str(error)))
+            missing.append((plan.name, str(error)))
             continue
         documents.append(document)
-        with writing(options.out):
-            files += write(document, options.folder(target.name))
+        with writing(setup.out):
+            files += write_document(document, plan.folder)
     if everything:
-        title = f"The paper's results at {options.scale.name} scale"
-        with writing(options.out):
-            files.append(
-                gather(documents, options.out, title=title, subtitle=PAPER, missing=missing)
+        title = f"The paper's results at {setup.scale.name} scale"
+        with writing(setup.out):
+            page = write_document_page(
+                documents, setup.out, title=title, subtitle=PAPER_TITLE, missing=missing
             )
+        files.append(page)
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in files]}, indent=2))
     else:
@@ -181,18 +164,18 @@ def _make(
 # --- --dry-run and --list ----------------------------------------------------------------------
 
 
-def _show_runs(chosen: Sequence[Target], options: Options, *, as_json: bool) -> None:
+def _show_runs(plans: Sequence[PlannedTarget], *, as_json: bool) -> None:
     from lpsgd.lab.recipe import to_json
 
     found = [
         {
-            "target": target.name,
+            "target": plan.name,
             "label": task.label,
             "folder": str(task.folder),
             "recipe": to_json(task.recipe),
         }
-        for target in chosen
-        for task in target.plan(options)
+        for plan in plans
+        for task in plan.tasks
     ]
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -204,22 +187,23 @@ def _show_runs(chosen: Sequence[Target], options: Options, *, as_json: bool) -> 
     typer.echo(f"{len(found)} runs")
 
 
-def _show_list(options: Options, gpu: str, *, timing: bool, as_json: bool) -> None:
+def _show_list(setup: Setup, gpu: str, *, timing: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from lpsgd.lab.paper.choices import CHOICES
+    from lpsgd.lab.paper.targets import plan_all
 
-    rows = [_cost(target, options, gpu, timing=timing) for target in _targets("all", options)]
+    rows = [_cost(plan, gpu, timing=timing) for plan in plan_all(setup)]
     if as_json:
         choices = [
             {"name": c.name, "question": c.question, "default": c.default, "allowed": c.allowed}
             for c in CHOICES
         ]
-        found = {"scale": options.scale.name, "gpu": gpu, "targets": rows, "choices": choices}
+        found = {"scale": setup.scale.name, "gpu": gpu, "targets": rows, "choices": choices}
         typer.echo(json.dumps(found, indent=2))
         return
     console = Console(highlight=False)
-    console.print(_cost_table(rows, options, gpu))
+    console.print(_cost_table(rows, setup, gpu))
     console.print(
         "FLOPs: convolutions and matrix products, forward and backward, counted by torch. This "
         "machine: from a short timing of processor time, runs side by side on all cores. "
@@ -235,24 +219,23 @@ def _show_list(options: Options, gpu: str, *, timing: bool, as_json: bool) -> No
         )
 
 
-def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[str, Any]:
+def _cost(plan: PlannedTarget, gpu: str, *, timing: bool) -> dict[str, Any]:
     from lpsgd.lab.execution.local import default_jobs
     from lpsgd.lab.paper.estimate import estimate, time_one
-    from lpsgd.lab.paper.targets import needs
 
-    tasks = target.plan(options)
+    tasks = plan.tasks
     found = estimate(
         tasks,
-        options.scale,
-        hessian_images=target.hessian_images(options),
+        plan.setup.scale,
+        hessian_images=plan.target.hessian_images(plan.setup, plan.groups),
         gpu=gpu,
         seconds_per_image=time_one if timing else None,
-        jobs=default_jobs(tasks[0]) if tasks and target.name != "fig1" else 1,
+        jobs=default_jobs(tasks[0]) if tasks and plan.name != "fig1" else 1,
     )
     return {
-        "target": target.name,
-        "title": target.title,
-        "needs": needs(target, options),
+        "target": plan.name,
+        "title": plan.target.title,
+        "needs": plan.needs(),
         "runs": found.runs,
         "flops": found.flops,
         "hours_on_this_machine": found.machine_hours,
@@ -260,22 +243,16 @@ def _cost(target: Target, options: Options, gpu: str, *, timing: bool) -> dict[s
     }
 
 
-def _cost_table(rows: Sequence[dict[str, Any]], options: Options, gpu: str) -> Any:
+def _cost_table(rows: Sequence[dict[str, Any]], setup: Setup, gpu: str) -> Any:
     from rich.table import Table
 
     from lpsgd.lab.formatting import duration
 
-    table = Table(box=None, padding=(0, 2, 0, 0), title=f"Targets at {options.scale.name} scale")
-    for name, side in (
-        ("target", "left"),
-        ("what", "left"),
-        ("data", "left"),
-        ("runs", "right"),
-        ("FLOPs", "right"),
-        ("this machine", "right"),
-        (gpu, "right"),
-    ):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    table = Table(box=None, padding=(0, 2, 0, 0), title=f"Targets at {setup.scale.name} scale")
+    for name in ("target", "what", "data"):
+        table.add_column(name)
+    for name in ("runs", "FLOPs", "this machine", gpu):
+        table.add_column(name, justify="right")
     for row in rows:
         hours, runs = row["hours_on_this_machine"], row["runs"]
         table.add_row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,8 @@ from lpsgd.lab.cli.data import Root
 from lpsgd.lab.cli.options import AsJson
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 
-# Of each record, beside its epoch.
-_NEEDED = (
-    *("kind", "batchnorm", "samples", "parameters", "epsilon", "nodes", "weights", "residuals"),
-    *("statistics", "gradient_density", "layers", "seconds"),
-)
+if TYPE_CHECKING:
+    from lpsgd.lab.spectra.records import CurvatureRecord
 
 
 class Checkpoints(StrEnum):
@@ -69,6 +66,7 @@ def spectrum(
     from lpsgd.curvature.records import FILE_NAME
     from lpsgd.lab.errors import UserError
     from lpsgd.lab.spectra.measure import measure_checkpoints, run_of
+    from lpsgd.lab.spectra.records import read_curvature
 
     options = parse_options(curvature)
     if layerwise:
@@ -76,7 +74,7 @@ def spectrum(
     folder = run_of(source)
     out = out or folder / "spectrum"
     recorded = folder / FILE_NAME
-    records = _read(recorded) if recorded.is_file() else {}
+    records = read_curvature(recorded) if recorded.is_file() else {}
     enough = bool(records) and (not layerwise or any(r["layers"] for r in records.values()))
     if checkpoints is None:
         wanted = enough and source == folder and not curvature
@@ -91,7 +89,7 @@ def spectrum(
             every_checkpoint=checkpoints is Checkpoints.all,
             root=root,
         )
-        measured = _read(path)
+        measured = read_curvature(path)
         # spectra in the other mode of batch norm are of another matrix
         alike = {e: r for e, r in records.items() if r["batchnorm"] == options.batchnorm}
         records, last = alike | measured, max(measured)
@@ -104,31 +102,16 @@ def spectrum(
     _write([records[epoch] for epoch in sorted(records)], records[last], out, as_json)
 
 
-def _read(path: Path) -> dict[float, dict[str, Any]]:
-    """The records by epoch, with all that figures and tables need."""
-    from lpsgd.curvature.records import read_records
-    from lpsgd.lab.errors import UserError
-
-    try:
-        records = {record["epoch"]: record for record in read_records(path)}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {str(path)!r}: {error}") from None
-    for epoch, record in records.items():
-        if missing := [name for name in _NEEDED if name not in record]:
-            raise UserError(f"{path} is damaged: epoch {epoch} has no {', '.join(missing)}")
-    return records
-
-
 def _write(
-    records: list[dict[str, Any]], subject: dict[str, Any], out: Path, as_json: bool
+    records: list[CurvatureRecord], subject: CurvatureRecord, out: Path, as_json: bool
 ) -> None:
     """Write the tables of all records, and the figures, of ``subject`` where only one is drawn."""
     import json
 
     from lpsgd.lab.spectra import figures
-    from lpsgd.lab.spectra.measure import summary
+    from lpsgd.lab.spectra.measure import summary_line
     from lpsgd.lab.spectra.tables import statistics_rows, write_tables
-    from lpsgd.lab.store.run_folder import writing
+    from lpsgd.lab.store.files import writing
 
     drawn = {"density": figures.density_figure(subject)}
     if len(records) > 1:
@@ -145,5 +128,5 @@ def _write(
         print(json.dumps({"rows": rows, "files": [str(path) for path in files]}, indent=2))
         return
     for record in records:
-        print(summary(record))
+        print(summary_line(record))
     print("written: " + ", ".join(str(path) for path in files))

@@ -25,8 +25,8 @@ from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe
+    from lpsgd.lab.search.definition import Sweep
     from lpsgd.lab.search.outcome import Outcome
-    from lpsgd.lab.search.run import Sweep
 
 EXAMPLE = """
 
@@ -35,7 +35,7 @@ EXAMPLE = """
     lpsgd sweep --space paper --trials 12 --model mlp --epochs 10 --out runs/search
     lpsgd compare --recipes runs/search/winners --seeds 5
 
-The same command goes on after a stop. Processes that are given one `--storage` share the trials.
+The same command resumes after a stop. Processes that are given one `--storage` share the trials.
 """
 
 
@@ -100,20 +100,20 @@ def sweep(
     Trials are scored on a part of the training set that is held out (`--val-size`, a fifth by
     default); the test set is not looked at.
     """
-    from lpsgd.lab.search.proposals import METRICS, PRUNERS, SAMPLERS, Search, count_trials
-    from lpsgd.lab.search.run import Sweep
-    from lpsgd.lab.search.space import read_space
+    from lpsgd.lab.search.definition import Sweep
+    from lpsgd.lab.search.proposals import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
+    from lpsgd.lab.search.space_file import read_space
 
     _check("--sampler", sampler, SAMPLERS)
     _check("--pruner", pruner, PRUNERS)
-    _check("--metric", metric, METRICS)
+    _check("--metric", metric, DIRECTIONS)
     labels = [part.strip() for part in optimizers.split(",")] if optimizers else None
     competitors = read_space(space, only=labels, allow_import=allow_import)
     count = count_trials(competitors, sampler, trials)
     values = _recipe_values(recipe, given, train_seed, root)
     epochs = Sweep(values, competitors, None).recipe_of_all().epochs  # type: ignore[arg-type]
     how = Search(sampler, pruner, metric, count, round_size, seed, epochs, seeds)
-    return _carry_out(
+    return _run(
         Sweep(values, competitors, how, out),
         storage,
         executor,
@@ -128,10 +128,10 @@ sweep.__doc__ = (sweep.__doc__ or "") + EXAMPLE
 
 
 def _check(option: str, value: str, allowed: Any) -> None:
-    from lpsgd.lab.suggest import unknown
+    from lpsgd._suggest import unknown_name
 
     if value not in allowed:
-        raise unknown(option, value, allowed)
+        raise UserError(unknown_name(option, value, allowed))
 
 
 def _recipe_values(
@@ -158,8 +158,9 @@ def _rehearse(recipe: Recipe, root: Path | None) -> int:
     images that `train_size` asks for, else of all).
     """
     from lpsgd.lab import models
-    from lpsgd.lab.training.loop import RunOptions, load_data
-    from lpsgd.lab.training.trainer import choose_device
+    from lpsgd.lab.training.data import load_data
+    from lpsgd.lab.training.numerics import choose_device
+    from lpsgd.lab.training.options import RunOptions
 
     val_size = recipe.val_size
     if not val_size and recipe.train_size is not None:
@@ -171,7 +172,7 @@ def _rehearse(recipe: Recipe, root: Path | None) -> int:
     return val_size or max(1, data.train.size // 5)
 
 
-def _carry_out(
+def _run(
     plan: Sweep,
     storage: str | None,
     executor: ExecutorChoice,
@@ -182,16 +183,16 @@ def _carry_out(
 ) -> int:
     from lpsgd.lab.search.outcome import conclude
     from lpsgd.lab.search.report import write_report
-    from lpsgd.lab.search.run import carry_through
+    from lpsgd.lab.search.run import run_search
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.search.winners import write_winners
-    from lpsgd.lab.store.run_folder import writing
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.training.options import RunOptions
 
     folder, command = plan.folder, command_line()
     url = StorageUrl(storage) if storage else StorageUrl.of_file(folder / "trials.db")
     options = RunOptions(root, workers, save_seconds)
-    outcome = conclude(plan, carry_through(plan, url, executor, options, command=command))
+    outcome = conclude(plan, run_search(plan, url, executor, options, command=command))
     with writing(folder):
         write_winners(outcome, command)
         page = write_report(outcome, command)
@@ -211,9 +212,9 @@ def _carry_out(
 def _show(outcome: Outcome, page: Path) -> None:
     from rich.console import Console
 
-    from lpsgd.lab.search.table import render_table
+    from lpsgd.lab.search.table import render_winners
 
-    render_table(outcome, Console(highlight=False))
+    render_winners(outcome, Console(highlight=False))
     print(f"\nThe page with the figures: {page}")
     if outcome.winners:
         print(f"Compare the winners on the test set, with fresh seeds:\n  {_next(outcome)}")

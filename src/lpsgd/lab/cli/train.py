@@ -74,10 +74,11 @@ def train(
     as_json: AsJson = False,
 ) -> int:
     """Train one network with one optimizer, exactly resumable."""
-    from lpsgd.lab.plan import resolve, run_folder
+    from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.distributed import joined, launched
-    from lpsgd.lab.training.loop import RunOptions, stop_on_signals
+    from lpsgd.lab.training.interrupt import stop_on_signals
     from lpsgd.lab.training.loop import train as run_training
+    from lpsgd.lab.training.options import RunOptions
 
     if curvature is not None:
         parse_options(curvature)  # a mistake is told before anything is loaded
@@ -86,15 +87,15 @@ def train(
     with stop_on_signals(patient=launched()) as stop, joined() as world:
         values = read_values(recipe, given)
         complete = resolve(values, optimizer, source=source, allow_import=allow_import)
-        folder = out or run_folder(complete)
+        folder = out or default_folder(complete)
         with _show(complete.epochs) if world.main else nullcontext(_ignore) as listen:
             result = run_training(
                 complete, folder, options=options, stop=stop, listen=listen, world=world
             )
         if as_json and world.main:
-            print(json.dumps(encode({"folder": str(folder), **result})))
-        if result["state"] == "diverged":
-            raise LabError(f"diverged: {result['reason']}. The run is in {folder}")
+            print(json.dumps(encode({"folder": str(folder), **result.model_dump()})))
+        if result.state == "diverged":
+            raise LabError(f"diverged: {result.reason}. The run is in {folder}")
         if not as_json and world.main:
             print(f"complete; the run is in {folder}")
     return 0

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.data.catalogue import entry, names
-from lpsgd.lab.data.source.places import root
+from lpsgd.lab.data.source.places import data_root
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
     from lpsgd.lab.data.loaders import Data, Loader
 
-__all__ = ["Data", "Loader", "load", "names", "root"]
+__all__ = ["Data", "Loader", "data_root", "load", "names"]
 
 
 def load(
@@ -61,16 +61,16 @@ def load(
     """
     # torch and the module of this one data set are imported here, so that the command line starts
     # without them
-    from lpsgd.lab.data.loaders import Request
+    from lpsgd.lab.data.loaders import DataRequest
 
     description = entry(name)
     for key in options:
         if key not in description.options:
             allowed = ", ".join(sorted(description.options)) or "none"
             raise UserError(f"data set {name!r} has no option {key!r}; its options: {allowed}")
-    request = Request(
+    request = DataRequest(
         name=name,
-        root=_root(root),
+        root=data_root(root),
         seed=seed,
         train_size=train_size,
         val_size=val_size,
@@ -83,9 +83,6 @@ def load(
     module = import_module(f"lpsgd.lab.data.sets.{description.module}")
     data: Data = module.load(request, **options)
     return data
-
-
-_root = root  # `load` has an argument of that name
 
 
 def __getattr__(name: str) -> Any:

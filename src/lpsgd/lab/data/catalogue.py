@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lpsgd.lab.suggest import unknown
+from lpsgd._suggest import unknown_name
+from lpsgd.lab.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Entry:
 def entry(name: str) -> Entry:
     """The description of the data set ``name``."""
     if name not in _ENTRIES:
-        raise unknown("data set", name, _ENTRIES)
+        raise UserError(unknown_name("data set", name, _ENTRIES))
     return _ENTRIES[name]
 
 

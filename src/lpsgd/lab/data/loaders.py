@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lpsgd.lab.data.augment import Normalization, ShiftAndFlip
 from lpsgd.lab.data.seeding import generator
-from lpsgd.lab.data.subsets import pick_test, split
+from lpsgd.lab.data.subsets import pick_test, split_train
 from lpsgd.lab.errors import UserError
 
 Batch = tuple[Tensor, Tensor]
@@ -22,7 +22,7 @@ Rows = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True)
-class Request:
+class DataRequest:
     """The arguments of :func:`lpsgd.lab.data.load` that every data set understands."""
 
     name: str
@@ -47,7 +47,7 @@ class Request:
             raise UserError(f"device is {self.device!r}, which is not usable: {error}") from error
 
 
-def whole(name: str, value: object, *, least: int) -> int:
+def read_count(name: str, value: object, *, least: int) -> int:
     """The option ``name`` as a whole number; from a command line it comes as text."""
     try:
         number = int(str(value))
@@ -71,7 +71,7 @@ class Loader(ABC):
     others keep it, because every example must count.
     """
 
-    def __init__(self, size: int, request: Request, *, train: bool) -> None:
+    def __init__(self, size: int, request: DataRequest, *, train: bool) -> None:
         if train and request.batch_size > size:
             raise UserError(
                 f"batch_size is {request.batch_size}; there are only {size} training examples"
@@ -148,7 +148,7 @@ class ImageLoader(Loader):
     def __init__(
         self,
         images: ImageSet,
-        request: Request,
+        request: DataRequest,
         normalize: Normalization,
         *,
         train: bool,
@@ -176,7 +176,7 @@ class ImageLoader(Loader):
 
 
 def image_data(
-    request: Request,
+    request: DataRequest,
     train: ImageSet,
     test: ImageSet,
     normalize: Normalization,
@@ -188,7 +188,7 @@ def image_data(
 
     ``flip`` says whether a mirrored image keeps its label.
     """
-    chosen, held_out = split(
+    chosen, held_out = split_train(
         train.labels, train_size=request.train_size, val_size=request.val_size, seed=request.seed
     )
     tested = pick_test(test.labels, request.test_size)

@@ -29,7 +29,7 @@ def stratified(labels: Tensor, count: int, draw: torch.Generator) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def split(
+def split_train(
     labels: Tensor, *, train_size: int | None, val_size: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Indices of the training and of the validation examples; they never overlap.

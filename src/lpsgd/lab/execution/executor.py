@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lpsgd._suggest import unknown
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 Listener = Callable[["Task", dict[str, Any]], None]
 """Hears every event of every run. The last event of a run is one of `LAST_EVENTS`."""
@@ -42,7 +42,9 @@ class ExecutorChoice:
 
     def __post_init__(self) -> None:
         if self.name not in EXECUTORS:
-            raise UserError(f"--executor {self.name}: {unknown('executor', self.name, EXECUTORS)}")
+            raise UserError(
+                f"--executor {self.name}: {unknown_name('executor', self.name, EXECUTORS)}"
+            )
         if self.name == "local":
             self._refuse(("address", "cpus_per_run", "gpus_per_run"), "needs --executor ray")
         else:

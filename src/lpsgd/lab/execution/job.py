@@ -13,7 +13,7 @@ from lpsgd.lab.recipe import make_recipe, to_json
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 
 def make_order(task: Task, options: RunOptions) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def carry_out_order(
     order: dict[str, Any], stop: threading.Event, tell: Callable[[dict[str, Any]], None]
 ) -> None:
     """Train one run. ``tell`` hears its events; the last one says how it ended."""
-    from lpsgd.lab.training.loop import Interrupted, RunOptions, train
+    from lpsgd.lab.training.interrupt import Interrupted
+    from lpsgd.lab.training.loop import train
+    from lpsgd.lab.training.options import RunOptions
 
     options = dict(order["options"])
     options["root"] = Path(options["root"]) if options["root"] else None

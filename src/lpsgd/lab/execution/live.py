@@ -17,6 +17,7 @@ from lpsgd.lab.execution.progress import ENDED, RunProgress, summary, table
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
 from lpsgd.lab.store.jsonio import number
+from lpsgd.lab.store.result import RunResult
 
 _REFRESH_SECONDS = 0.25
 # Without a terminal: time between two lines about the whole, which grows with the time gone by.
@@ -55,9 +56,9 @@ class RunsDisplay:
         if self._live is not None:
             self._live.stop()
 
-    def already_done(self, task: Task, result: dict[str, Any]) -> None:
+    def already_done(self, task: Task, result: RunResult) -> None:
         """Note a run that had ended before."""
-        self._set(task, state=result["state"], epoch=result["epochs"])
+        self._set(task, state=result.state, epoch=result.epochs)
 
     def listen(self, task: Task, event: dict[str, Any]) -> None:
         """Take in one event of one run."""

@@ -24,12 +24,12 @@ from lpsgd.lab.execution.job import error_event, make_order
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 
 def default_jobs(task: Task) -> int:
     """How many runs go on at once on this machine: one on a GPU, else cores / threads."""
-    from lpsgd.lab.training.trainer import choose_device
+    from lpsgd.lab.training.numerics import choose_device
 
     if choose_device(task.recipe.device).type != "cpu":
         return 1

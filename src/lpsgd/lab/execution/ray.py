@@ -25,18 +25,18 @@ from lpsgd.lab.execution.executor import LAST_EVENTS, RETRIES, ExecutorChoice, L
 from lpsgd.lab.execution.job import carry_out_order, error_event, make_order
 from lpsgd.lab.execution.local import cores
 from lpsgd.lab.store.command_line import hide_passwords
-from lpsgd.lab.store.run_folder import (
-    ALIVE_SECONDS,
-    is_held,
-    mark_alive,
-    marked_by,
-    unmark_alive,
-    writing,
+from lpsgd.lab.store.files import writing
+from lpsgd.lab.store.heartbeat import (
+    HEARTBEAT_TIMEOUT,
+    heartbeat_host,
+    remove_heartbeat,
+    write_heartbeat,
 )
+from lpsgd.lab.store.lock import is_held
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
 _POST_SECONDS = 1.0
 _FREE_SECONDS = 120.0
@@ -57,7 +57,7 @@ class RayExecutor:
     def run(self, tasks: Sequence[Task], listen: Listener, stop: threading.Event) -> None:
         """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
         ray = _connect(self.choice.address)
-        _Plan(ray, self.choice, self.options, tasks, listen).carry_out(stop)
+        _Plan(ray, self.choice, self.options, tasks, listen).run(stop)
 
 
 class _Plan:
@@ -92,7 +92,7 @@ class _Plan:
             ref = train.options(num_cpus=cpus, num_gpus=gpus).remote(order, number, self.mailbox)
             self.waiting[ref] = number
 
-    def carry_out(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event) -> None:
         while self.waiting:
             ready, _ = self.ray.wait(list(self.waiting), timeout=0.2)
             self._hear()  # what a run told before it ended comes before its end
@@ -197,7 +197,7 @@ def _wait_until_free(folder: Path, host: str, stop: threading.Event) -> None:
     reaches the mailbox.
     """
     deadline = time.monotonic() + _FREE_SECONDS
-    while is_held(folder) or marked_by(folder) not in (None, host):
+    while is_held(folder) or heartbeat_host(folder) not in (None, host):
         if time.monotonic() > deadline or stop.wait(0.5):
             return
 
@@ -227,7 +227,7 @@ class _Messenger:
         self._ended.set()
         self._thread.join()
         self._post()
-        unmark_alive(self._folder)
+        remove_heartbeat(self._folder)
 
     def tell(self, event: dict[str, Any]) -> None:
         if event["event"] in LAST_EVENTS:
@@ -241,9 +241,9 @@ class _Messenger:
     def _serve(self) -> None:
         while not self._ended.wait(_POST_SECONDS):
             self._post()
-            due = time.monotonic() - self._marked_at > ALIVE_SECONDS / 4
+            due = time.monotonic() - self._marked_at > HEARTBEAT_TIMEOUT / 4
             if due and not self.stop.is_set():
-                mark_alive(self._folder, self._host)
+                write_heartbeat(self._folder, self._host)
                 self._marked_at = time.monotonic()
 
     def _post(self) -> None:

@@ -1,4 +1,4 @@
-"""Carry out a list of runs, shown live, resumable, until all have ended."""
+"""Run a list of runs, shown live, resumable, until all have ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice, make_executor
 from lpsgd.lab.execution.live import RunsDisplay
 from lpsgd.lab.plan import Task
-from lpsgd.lab.store.run_folder import is_held, read_result, write_error
-from lpsgd.lab.training.loop import Interrupted, RunOptions, stop_on_signals
+from lpsgd.lab.store.lock import is_held
+from lpsgd.lab.store.result import read_result, write_error
+from lpsgd.lab.training.interrupt import Interrupted, stop_on_signals
+from lpsgd.lab.training.options import RunOptions
 
 
-def carry_out(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions) -> list[str]:
+def run_tasks(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions) -> list[str]:
     """Train what has not ended yet; return what failed, in words."""
     results = {task.folder: read_result(task.folder) for task in tasks}
     todo = [task for task in tasks if results[task.folder] is None]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.suggest import unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +53,7 @@ def create(
             which is the published width of the convolutional networks.
     """
     if name not in _MODELS:
-        raise unknown("model", name, _MODELS)
+        raise UserError(unknown_name("model", name, _MODELS))
     module, task = _MODELS[name]
     shape = tuple(input_shape)
     if len(shape) != (3 if task == "image" else 1) or min(shape) < 1:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lpsgd._suggest import unknown_name
+from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.plan import Task
-from lpsgd.lab.suggest import unknown
 
 if TYPE_CHECKING:
-    from lpsgd.lab.paper.flops import Cost
+    from lpsgd.lab.paper.flops import ModelFlops
 
 # Peak FLOP/s in single precision without tensor cores, from the makers' data sheets.
 GPUS = {
@@ -40,7 +41,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """The cost of a list of runs."""
 
     runs: int
@@ -53,7 +54,7 @@ class Estimate:
 def check_gpu(name: str) -> str:
     """The name of a known GPU."""
     if name not in GPUS:
-        raise unknown("GPU", name, GPUS)
+        raise UserError(unknown_name("GPU", name, GPUS))
     return name
 
 
@@ -65,7 +66,7 @@ def estimate(
     gpu: str = "A100",
     seconds_per_image: Callable[[Shape], float] | None = None,
     jobs: int = 1,
-) -> Estimate:
+) -> CostEstimate:
     """Add up the runs.
 
     ``hessian_images`` are those that Hessian products go through, for each run. Times go by FLOPs:
@@ -80,13 +81,13 @@ def estimate(
         if seconds_per_image is not None:
             seconds += seconds_per_image(shape) * work / cost.training
     hours = None if seconds_per_image is None else seconds / jobs / 3600
-    return Estimate(len(tasks), flops, flops / (GPUS[gpu] * USED) / 3600, hours)
+    return CostEstimate(len(tasks), flops, flops / (GPUS[gpu] * USED) / 3600, hours)
 
 
 def _work(task: Task, scale: Scale) -> tuple[Shape, int, int]:
     """The shape of a run, and how many images it trains on and tests."""
     recipe = task.recipe
-    place = next(p for p in scale.places.values() if p.dataset == recipe.dataset)
+    place = next(p for p in scale.stand_ins.values() if p.dataset == recipe.dataset)
     steps = place.train // recipe.batch_size
     shape = Shape(recipe.model, recipe.width, place.shape, place.classes)
     trained = recipe.epochs * steps * recipe.batch_size
@@ -94,17 +95,12 @@ def _work(task: Task, scale: Scale) -> tuple[Shape, int, int]:
 
 
 @cache
-def _flops(shape: Shape) -> Cost:
+def _flops(shape: Shape) -> ModelFlops:
     from lpsgd.lab.paper.flops import count
 
     return count(
         shape.model, input_shape=shape.input_shape, classes=shape.classes, width=shape.width
     )
-
-
-def shapes(tasks: Iterable[Task], scale: Scale) -> list[Shape]:
-    """The different shapes among the runs."""
-    return list(dict.fromkeys(_work(task, scale)[0] for task in tasks))
 
 
 @cache
@@ -117,7 +113,7 @@ def time_one(shape: Shape) -> float:
     from torch.nn.functional import cross_entropy
 
     from lpsgd.lab import models
-    from lpsgd.lab.training.trainer import choose_device
+    from lpsgd.lab.training.numerics import choose_device
 
     device = choose_device("auto")
     pixels = shape.input_shape[1] * shape.input_shape[2]

@@ -14,7 +14,7 @@ _IMAGES = 2  # batch norm wants more than one
 
 
 @dataclass(frozen=True)
-class Cost:
+class ModelFlops:
     """FLOPs for one image: a multiplication and an addition are two."""
 
     forward: int
@@ -31,7 +31,7 @@ class Cost:
 
 def count(
     model: str, *, input_shape: tuple[int, ...], classes: int, width: int | None = None
-) -> Cost:
+) -> ModelFlops:
     """Count convolutions and matrix products for one image.
 
     ResNet-50 at 224 x 224 has 4.1 GMAC (He et al. 2016; torchvision lists 4.09):
@@ -52,4 +52,4 @@ def count(
             torch.autograd.grad(gradient, weights, [torch.empty_like(w) for w in weights])
     once = forward.get_total_flops() // _IMAGES
     training = once + backward.get_total_flops() // _IMAGES
-    return Cost(once, training, training + again.get_total_flops() // _IMAGES)
+    return ModelFlops(once, training, training + again.get_total_flops() // _IMAGES)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +11,7 @@ from typing import Any, TypeAlias
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.report.document import Attachment, Cell, Document, Table, text
 from lpsgd.lab.store.files import write_text
-from lpsgd.lab.store.tomlio import toml_value
+from lpsgd.lab.store.tomlio import package_toml, toml_lines
 
 Space: TypeAlias = "dict[str, dict[str, list[Any]]]"
 
@@ -23,8 +21,7 @@ _NOT_SEARCHED = {"eps", "p_schedule"}
 
 def load_space(*, keep_zero_lr: bool = False) -> Space:
     """The choices of each setting of each optimizer; without the paper's lr of 0 unless kept."""
-    text = (resources.files("lpsgd.lab.paper") / "grid.toml").read_text(encoding="utf-8")
-    space: Space = tomllib.loads(text)
+    space: Space = package_toml("lpsgd.lab.paper", "grid.toml")
     if not keep_zero_lr:
         for choices in space.values():
             choices["lr"] = [lr for lr in choices["lr"] if lr > 0]
@@ -57,19 +54,18 @@ def outside(row: tables.Setting, space: Space) -> dict[str, Any]:
     }
 
 
-def to_toml(space: Space) -> str:
+def grid_to_toml(space: Space) -> str:
     """The space as a file that a sweep takes."""
     lines = ["# The search grids of the paper, written by `lpsgd reproduce grid`."]
     for optimizer, choices in space.items():
-        lines += ["", f"[{optimizer}]"]
-        lines += [f"{name} = {toml_value(values)}" for name, values in choices.items()]
+        lines += ["", f"[{optimizer}]", *toml_lines(choices)]
     return "\n".join(lines) + "\n"
 
 
 def reproduce(folder: Path, *, keep_zero_lr: bool = False) -> Document:
     """The grids with their sizes, and where the tables' settings fall outside them."""
     full, space = load_space(keep_zero_lr=True), load_space(keep_zero_lr=keep_zero_lr)
-    write_text(folder / "grid.toml", to_toml(space))
+    write_text(folder / "grid.toml", grid_to_toml(space))
     document = Document("grid", "The paper's search grids")
     rows = [
         (name, _printed(full[name]), trials(choices), ", ".join(_sizes(choices)))
@@ -111,7 +107,7 @@ def _sizes(choices: Mapping[str, list[Any]]) -> list[str]:
 
 
 def _outside_rows(space: Space) -> Iterator[tuple[Cell, ...]]:
-    for row in tables.settings():
+    for row in tables.setting_rows():
         for name, value in outside(row, space).items():
             choices = space[tables.OPTIMIZERS[row.optimizer]][name]
             found = (tables.DATASETS[row.dataset], row.model, row.optimizer, name)

@@ -1,25 +1,29 @@
-"""From a row of the paper's tables to runs: scale and choices applied, nothing executed."""
+"""From a row of the paper's tables to planned runs, and from their folders to what was measured.
+
+A target of `lpsgd reproduce` is made in four steps: plan -> execute -> load -> draw. The plan is a
+list of `RunGroup`, made once; loading fills in what each run's folder holds, once; drawing reads
+nothing else.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from lpsgd.lab.paper.scales import Place, Scale
+from lpsgd.lab.paper.scales import Scale, StandIn
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
-from lpsgd.lab.store.run_record import Run, load_run
+from lpsgd.lab.report.document import Document, text
+from lpsgd.lab.store.run_record import RunRecord, load_run
 from lpsgd.peers import registry
-
-Panel = TypeVar("Panel", bound="tuple[Any, ...]")
 
 
 @dataclass(frozen=True)
-class Options:
+class Setup:
     """What the user asked for."""
 
     scale: Scale
@@ -28,51 +32,56 @@ class Options:
     models: tuple[str, ...]
     seeds: int
 
-    def folder(self, target: str) -> Path:
-        """Where a target's figures and tables go."""
-        return self.out / target
+
+@dataclass(frozen=True)
+class RunGroup:
+    """The seeds of one setting: a row of a table, a line of a figure.
+
+    ``dataset``, ``model`` and ``label`` are the paper's names. ``runs`` is empty until `load_runs`.
+    """
+
+    dataset: str
+    model: str
+    label: str
+    tasks: Sequence[Task]
+    runs: Sequence[RunRecord] = ()
 
 
-def chosen_panels(panels: Iterable[Panel], options: Options) -> list[Panel]:
-    """Of a figure's panels (data set, model, ...), those whose model was asked for."""
-    return [panel for panel in panels if panel[1] in options.models]
-
-
-def place_of(dataset: str, options: Options) -> Place:
+def stand_in(dataset: str, setup: Setup) -> StandIn:
     """What the scale and the choices put in the place of one of the paper's data sets."""
-    return options.scale.places[dataset]
+    return setup.scale.stand_ins[dataset]
 
 
-def epochs_of(dataset: str, options: Options) -> int:
+def epochs_of(dataset: str, setup: Setup) -> int:
     """The epochs of a run."""
     if dataset == "imagenet1k":
-        return max(1, round(_scaled(options.choices["imagenet-epochs"], dataset, options)))
-    return place_of(dataset, options).epochs
+        return max(1, round(_scaled(setup.choices["imagenet-epochs"], dataset, setup)))
+    return stand_in(dataset, setup).epochs
 
 
-def scaled_epoch(epoch: int, dataset: str, options: Options) -> int:
+def scaled_epoch(epoch: int, dataset: str, setup: Setup) -> int:
     """The epoch of a run that corresponds to an epoch of the paper (50 of 200 is 5 of 20)."""
-    return max(1, round(_scaled(epoch, dataset, options)))
+    return max(1, round(_scaled(epoch, dataset, setup)))
 
 
-def _scaled(epochs: float, dataset: str, options: Options) -> float:
+def _scaled(epochs: float, dataset: str, setup: Setup) -> float:
     """A number of the paper's epochs at the scale's; at paper scale the same."""
-    return epochs * place_of(dataset, options).epochs / tables.checkpoints(dataset)[-1]
+    return epochs * stand_in(dataset, setup).epochs / tables.checkpoints(dataset)[-1]
 
 
-def _measured_epochs(dataset: str, options: Options) -> int:
+def _measured_epochs(dataset: str, setup: Setup) -> int:
     """The largest spacing of measurements that meets every checkpoint of a data set's table."""
-    return math.gcd(*(scaled_epoch(e, dataset, options) for e in tables.checkpoints(dataset)))
+    return math.gcd(*(scaled_epoch(e, dataset, setup) for e in tables.checkpoints(dataset)))
 
 
-def recipe(row: tables.Setting, options: Options, **settings: Any) -> Recipe:
+def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
     """The run of one row of Tables 4 to 6; ``settings`` replace those of the optimizer."""
-    place, choices = place_of(row.dataset, options), options.choices
+    place, choices = stand_in(row.dataset, setup), setup.choices
     values = tables.recipe_values(row)
-    epochs = epochs_of(row.dataset, options)
-    batch = options.scale.batch_size or values["batch_size"] * choices["gpus"]
-    warmup = _scaled(choices["warmup"], row.dataset, options)
-    optimizer, chosen = _optimizer(values["optimizer"], {**values["settings"], **settings}, options)
+    epochs = epochs_of(row.dataset, setup)
+    batch = setup.scale.batch_size or values["batch_size"] * choices["gpus"]
+    warmup = _scaled(choices["warmup"], row.dataset, setup)
+    optimizer, chosen = _optimizer(values["optimizer"], {**values["settings"], **settings}, setup)
     if optimizer == "lpsgdm" and choices["p-cosine"] == "after-warmup":
         # p changes between epochs: it is held in each that has a part of the warm-up
         optimizer, chosen = _held(chosen, math.ceil(warmup), epochs, place.train // batch)
@@ -80,7 +89,7 @@ def recipe(row: tables.Setting, options: Options, **settings: Any) -> Recipe:
         {
             **values,
             "model": _model(values["model"], choices["vgg"]),
-            "width": options.scale.widths[row.model],
+            "width": setup.scale.widths[row.model],
             "dataset": place.dataset,
             "data": dict(place.data),
             "train_size": place.train if place.subset else None,
@@ -94,7 +103,7 @@ def recipe(row: tables.Setting, options: Options, **settings: Any) -> Recipe:
             "warmup_epochs": min(warmup, float(epochs)),
             "lr_end": choices["lr-end"],
             "train_eval_every": (
-                _measured_epochs(row.dataset, options) if choices["train-nll"] == "whole" else 0
+                _measured_epochs(row.dataset, setup) if choices["train-nll"] == "whole" else 0
             ),
         },
         source="the paper's settings",
@@ -105,9 +114,9 @@ def _model(name: str, vgg: str) -> str:
     return "vgg11_plain" if name == "vgg11" and vgg == "plain" else name
 
 
-def _optimizer(name: str, settings: dict[str, Any], options: Options) -> tuple[str, dict[str, Any]]:
+def _optimizer(name: str, settings: dict[str, Any], setup: Setup) -> tuple[str, dict[str, Any]]:
     """The optimizer under the choices that concern it."""
-    choices = options.choices
+    choices = setup.choices
     if name == "lion" and choices["lion-beta2"] == "text":
         settings = {**settings, "betas": [settings["betas"][0], 0.99]}
     if name != "sgd":
@@ -133,23 +142,49 @@ def _held(
     return HELD, {**kept, **horizon}
 
 
-def tasks_for(recipe: Recipe, label: str, options: Options, *, kind: str = "runs") -> list[Task]:
+def tasks_for(recipe: Recipe, label: str, setup: Setup, *, kind: str = "runs") -> list[Task]:
     """One task for each seed. Targets that need the same run share its folder."""
     network = f"{recipe.dataset}-{recipe.model}"
     # named after what is trained, not after the target's label for it
     name = f"{recipe.optimizer.rpartition(':')[2]}-{recipe.digest(without=('seed',))}"
-    folder = options.out / kind / network / name
+    folder = setup.out / kind / network / name
     return [
         Task(label, recipe.with_changes(seed=seed), folder / f"seed-{seed}")
-        for seed in range(options.seeds)
+        for seed in range(setup.seeds)
     ]
 
 
-def paired_order(tasks: Iterable[Task]) -> list[Task]:
-    """Every label's first seed before any second seed, so that early results can be compared."""
-    return sorted(tasks, key=lambda task: task.recipe.seed)
+def all_tasks(groups: Iterable[RunGroup]) -> list[Task]:
+    """The runs of all groups."""
+    return [task for group in groups for task in group.tasks]
 
 
-def load(tasks: Sequence[Task]) -> list[Run]:
-    """What the runs' folders hold."""
-    return [load_run(task.folder, task.folder) for task in tasks]
+def load_runs(groups: Iterable[RunGroup]) -> list[RunGroup]:
+    """The groups with what the folders of their runs hold."""
+    return [
+        replace(group, runs=[load_run(task.folder, task.folder) for task in group.tasks])
+        for group in groups
+    ]
+
+
+def by_panel(
+    groups: Iterable[RunGroup], name: Callable[[RunGroup], str]
+) -> dict[str, dict[str, Sequence[RunRecord]]]:
+    """The loaded runs of each label in each panel, which ``name`` gives."""
+    panels: dict[str, dict[str, Sequence[RunRecord]]] = {}
+    for group in groups:
+        panels.setdefault(name(group), {})[group.label] = group.runs
+    return panels
+
+
+def data_title(dataset: str, setup: Setup) -> str:
+    """What a run was trained on: the paper's data set, or what stands in for it."""
+    scale = setup.scale
+    return tables.DATASETS[dataset] if scale.comparable else scale.stand_ins[dataset].title
+
+
+def begin_document(name: str, title: str, datasets: Iterable[str], setup: Setup) -> Document:
+    """A document whose title and first words tell its scale."""
+    scale = setup.scale
+    document = Document(name, scale.title(title, tuple(datasets)))
+    return document if scale.comparable else document.add(text(scale.note()))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.tables import published as tables
-from lpsgd.lab.suggest import unknown
 
 
 @dataclass(frozen=True)
-class Place:
+class StandIn:
     """What stands in for one of the paper's data sets, and for how long is trained on it."""
 
     dataset: str
@@ -33,7 +33,7 @@ class Scale:
     name: str
     summary: str
     seeds: int
-    places: Mapping[str, Place]
+    stand_ins: Mapping[str, StandIn]
     widths: Mapping[str, int | None]
     batch_size: int | None = None
     """Instead of the tables' 128."""
@@ -54,7 +54,7 @@ class Scale:
         """A title that says at which scale its result was made, and on what."""
         if self.comparable:
             return text
-        used = ", ".join(dict.fromkeys(self.places[dataset].title for dataset in datasets))
+        used = ", ".join(dict.fromkeys(self.stand_ins[dataset].title for dataset in datasets))
         return f"{text}, {self.name} scale" + (f" on {used}" if used else "")
 
     def note(self) -> str:
@@ -69,34 +69,34 @@ def _even(width: int | None) -> dict[str, int | None]:
     return dict.fromkeys(tables.MODELS, width)
 
 
-PAPER = Scale(
+PAPER_SCALE = Scale(
     name="paper",
     summary="The published protocol: full networks and data, the 28 rows of settings to the digit.",
     seeds=3,
-    places={
-        "cifar10": Place("cifar10", "CIFAR-10", (3, 32, 32), 10, 50_000, 10_000, 200),
-        "cifar100": Place("cifar100", "CIFAR-100", (3, 32, 32), 100, 50_000, 10_000, 200),
-        "imagenet1k": Place(
+    stand_ins={
+        "cifar10": StandIn("cifar10", "CIFAR-10", (3, 32, 32), 10, 50_000, 10_000, 200),
+        "cifar100": StandIn("cifar100", "CIFAR-100", (3, 32, 32), 100, 50_000, 10_000, 200),
+        "imagenet1k": StandIn(
             "imagefolder", "ImageNet-1K", (3, 224, 224), 1000, 1_281_167, 50_000, 60
         ),
     },
     widths=_even(None),
 )
 
-CPU = Scale(
+CPU_SCALE = Scale(
     name="cpu",
     summary="the same networks, optimizers and schedules with a quarter of the width (ResNet-50 an "
     "eighth), a tenth of CIFAR's training images and 20 epochs; of ImageNet 4000 images at 64 x 64 "
     "and 12 epochs. At most three hours for a table on two cores.",
     seeds=3,
-    places={
-        "cifar10": Place(
+    stand_ins={
+        "cifar10": StandIn(
             "cifar10", "5000 images of CIFAR-10", (3, 32, 32), 10, 5000, 2000, 20, subset=True
         ),
-        "cifar100": Place(
+        "cifar100": StandIn(
             "cifar100", "5000 images of CIFAR-100", (3, 32, 32), 100, 5000, 2000, 20, subset=True
         ),
-        "imagenet1k": Place(
+        "imagenet1k": StandIn(
             "imagefolder",
             "4000 images of ImageNet-1K",
             (3, 64, 64),
@@ -114,18 +114,18 @@ CPU = Scale(
     hessian_samples=256,
 )
 
-_DIGITS = Place("digits", "96 handwritten digits", (1, 32, 32), 10, 96, 64, 4, subset=True)
+_DIGITS = StandIn("digits", "96 handwritten digits", (1, 32, 32), 10, 96, 64, 4, subset=True)
 
-SMOKE = Scale(
+SMOKE_SCALE = Scale(
     name="smoke",
     summary="a try of the machinery within a minute: tiny networks, four epochs of three batches, "
     "the digits that come with scikit-learn in the place of CIFAR, generated noise in the place of "
     "ImageNet.",
     seeds=2,
-    places={
+    stand_ins={
         "cifar10": _DIGITS,
         "cifar100": _DIGITS,
-        "imagenet1k": Place(
+        "imagenet1k": StandIn(
             "synthetic",
             "generated noise",
             (3, 32, 32),
@@ -145,13 +145,13 @@ SMOKE = Scale(
     hessian_samples=32,
 )
 
-SCALES = {scale.name: scale for scale in (PAPER, CPU, SMOKE)}
+SCALES = {scale.name: scale for scale in (PAPER_SCALE, CPU_SCALE, SMOKE_SCALE)}
 
 
 def get_scale(name: str) -> Scale:
     """The scale of that name."""
     if name not in SCALES:
-        raise unknown("scale", name, SCALES)
+        raise UserError(unknown_name("scale", name, SCALES))
     return SCALES[name]
 
 
@@ -163,7 +163,7 @@ def model_names(text: str | None) -> tuple[str, ...]:
     wanted = [part.strip() for part in text.split(",") if part.strip()]
     for name in wanted:
         if name not in by_name:
-            raise unknown("model", name, by_name)
+            raise UserError(unknown_name("model", name, by_name))
     if not wanted:
         raise UserError("--models names no model")
     return tuple(paper for lab, paper in by_name.items() if lab in wanted)

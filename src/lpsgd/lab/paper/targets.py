@@ -5,33 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
-from lpsgd.lab.data.source import places
+from lpsgd._suggest import unknown_name
+from lpsgd.lab.data import data_root
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.paper import claims, grid
 from lpsgd.lab.paper.figures import accuracy as accuracy_figures
 from lpsgd.lab.paper.figures import fig1
-from lpsgd.lab.paper.protocol import Options, paired_order
+from lpsgd.lab.paper.protocol import RunGroup, Setup, all_tasks, load_runs
 from lpsgd.lab.paper.tables import decay
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Document, Table
-from lpsgd.lab.training.loop import RunOptions
+from lpsgd.lab.training.options import RunOptions
 
-Planner = Callable[[Options], list[Task]]
-Drawer = Callable[[Options, Sequence[Task]], Document]
-Execution = Callable[[Options, Sequence[Task], RunOptions, ExecutorChoice], None]
+Planner = Callable[[Setup], list[RunGroup]]
+Execution = Callable[[Setup, Sequence[RunGroup], RunOptions, ExecutorChoice], None]
+Drawer = Callable[[Setup, Sequence[RunGroup]], Document]
 
 
 def train_all(
-    options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
+    setup: Setup, groups: Sequence[RunGroup], run_options: RunOptions, choice: ExecutorChoice
 ) -> None:
     """Train what is not done yet, several at once; failures are told when the others are done."""
-    from lpsgd.lab.execution.run import carry_out
+    from lpsgd.lab.execution.run import run_tasks
 
-    failures = carry_out(paired_order(tasks), choice, run_options)
+    # every label's first seed before any second seed, so that early results can be compared
+    tasks = sorted(all_tasks(groups), key=lambda task: task.recipe.seed)
+    failures = run_tasks(tasks, choice, run_options)
     if failures:
         raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
 
@@ -45,9 +49,9 @@ class Target:
     datasets: tuple[str, ...]
     """Of the paper, that it trains on; none for what needs no training."""
     draw: Drawer
-    plan: Planner = lambda options: []
+    plan: Planner = lambda setup: []
     execute: Execution = train_all
-    hessian_images: Callable[[Options], list[int]] = lambda options: []
+    hessian_images: Callable[[Setup, Sequence[RunGroup]], list[int]] = lambda setup, groups: []
     """For each run, how many images go through Hessian products."""
 
 
@@ -56,7 +60,7 @@ def _table(name: str, dataset: str) -> Target:
         name,
         f"results on {tables.DATASETS[dataset]}",
         (dataset,),
-        lambda options, tasks: result_tables.draw(dataset, name, options, tasks),
+        partial(result_tables.draw, dataset, name),
         partial(result_tables.plan, dataset),
     )
 
@@ -64,33 +68,32 @@ def _table(name: str, dataset: str) -> Target:
 def _figure(
     name: str, title: str, recipes: accuracy_figures.Recipes, panels: tuple[tuple[str, str], ...]
 ) -> Target:
-    full_title = f"Fig. {name[-1]}: {title}"
     return Target(
         name,
         title,
         tuple(dataset for dataset, _ in panels),
-        lambda options, tasks: accuracy_figures.draw(name, full_title, recipes, panels, options),
+        partial(accuracy_figures.draw, name, f"Fig. {name[-1]}: {title}"),
         partial(accuracy_figures.plan, recipes, panels),
     )
 
 
-def _fig3(options: Options, tasks: Sequence[Task]) -> Document:
+def _fig3(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     from lpsgd.lab.paper.figures import fig3
 
-    return fig3.reproduce(options.folder("fig3"))
+    return fig3.reproduce(setup.out / "fig3")
 
 
-def _theory(options: Options, tasks: Sequence[Task]) -> Document:
+def _theory(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     from lpsgd.lab.paper.theory import report
 
-    horizons = options.scale.horizons
+    horizons = setup.scale.horizons
     span = f"T from {horizons[0]:,} to {horizons[-1]:,}"
-    return report.reproduce(horizons, options.scale.title(f"The theory, measured ({span})"))
+    return report.reproduce(horizons, setup.scale.title(f"The theory, measured ({span})"))
 
 
-def _grid(options: Options, tasks: Sequence[Task]) -> Document:
-    keep = options.choices["grid-lr0"] == "keep"
-    return grid.reproduce(options.folder("grid"), keep_zero_lr=keep)
+def _grid(setup: Setup, groups: Sequence[RunGroup]) -> Document:
+    keep = setup.choices["grid-lr0"] == "keep"
+    return grid.reproduce(setup.out / "grid", keep_zero_lr=keep)
 
 
 TARGETS: Mapping[str, Target] = {
@@ -102,7 +105,7 @@ TARGETS: Mapping[str, Target] = {
         Target(
             "fig1",
             "Hessian eigenvalues over training",
-            tuple(dataset for dataset, _, _ in fig1.PANELS),
+            tuple(dataset for dataset, _ in fig1.PANELS),
             fig1.draw,
             fig1.plan,
             fig1.execute,
@@ -119,55 +122,95 @@ TARGETS: Mapping[str, Target] = {
             "claims",
             "every number and superlative of the text beside the tables",
             (),
-            lambda options, tasks: claims.reproduce(),
+            lambda setup, groups: claims.reproduce(),
         ),
         Target(
             "decay",
             "the hidden decay of the step as p anneals",
             (decay.DATASET,),
-            lambda options, tasks: decay.draw(options),
+            decay.draw,
             decay.plan,
         ),
     )
 }
 
 
-def make(
-    target: Target, options: Options, run_options: RunOptions, choice: ExecutorChoice
-) -> Document:
-    """Train what is missing, then draw."""
-    tasks = target.plan(options)
-    if tasks:
-        _check_imagenet(target, tasks, run_options)
-        target.execute(options, tasks, run_options, choice)
-    document = target.draw(options, tasks)
-    if tasks:
-        document.add(_provenance(options, tasks))
-    return document
+@dataclass(frozen=True)
+class PlannedTarget:
+    """A target and the runs that it takes: planned once, for everything that is said or done."""
+
+    target: Target
+    setup: Setup
+    groups: Sequence[RunGroup]
+
+    @property
+    def name(self) -> str:
+        """The target's name."""
+        return self.target.name
+
+    @property
+    def folder(self) -> Path:
+        """Where the target's figures and tables go."""
+        return self.setup.out / self.name
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Its runs; none where nothing is trained."""
+        return all_tasks(self.groups)
+
+    def needs(self) -> list[str]:
+        """What stands in for the paper's data sets in the runs that --models leaves."""
+        used = {group.dataset for group in self.groups}
+        stand_ins = self.setup.scale.stand_ins
+        return list(dict.fromkeys(stand_ins[d].title for d in self.target.datasets if d in used))
 
 
-def _check_imagenet(target: Target, tasks: Sequence[Task], run_options: RunOptions) -> None:
+def plan_target(name: str, setup: Setup) -> PlannedTarget:
+    """Plan one target; an error if --models leaves it without a run."""
+    if name not in TARGETS:
+        raise UserError(unknown_name("target", name, [*TARGETS, "all"]))
+    target = TARGETS[name]
+    groups = target.plan(setup)
+    if target.datasets and not groups:
+        every = target.plan(replace(setup, models=tuple(tables.MODELS)))
+        known = ", ".join(dict.fromkeys(tables.MODELS[group.model] for group in every))
+        raise UserError(f"--models: {name} has none of them; it has: {known}")
+    return PlannedTarget(target, setup, groups)
+
+
+def plan_all(setup: Setup) -> list[PlannedTarget]:
+    """Plan every target but those that --models leaves without a run."""
+    plans = [PlannedTarget(target, setup, target.plan(setup)) for target in TARGETS.values()]
+    return [plan for plan in plans if plan.groups or not plan.target.datasets]
+
+
+def make(plan: PlannedTarget, run_options: RunOptions, choice: ExecutorChoice) -> Document:
+    """Execute the runs that are missing, load all of them, and draw."""
+    target, setup = plan.target, plan.setup
+    _check_imagenet(plan, run_options)
+    if plan.groups:
+        target.execute(setup, plan.groups, run_options, choice)
+    document = target.draw(setup, load_runs(plan.groups))
+    return document.add(_provenance(plan)) if plan.groups else document
+
+
+def _check_imagenet(plan: PlannedTarget, run_options: RunOptions) -> None:
     """An error that names ImageNet, which a run knows only as a folder of images."""
-    if all(task.recipe.dataset != "imagefolder" for task in tasks):
+    needing = [task for task in plan.tasks if task.recipe.dataset == "imagefolder"]
+    folder = data_root(run_options.root) / "imagefolder"
+    if not needing or all((folder / part).is_dir() for part in ("train", "val")):
         return
-    folder = places.root(run_options.root) / "imagefolder"
-    if not all((folder / part).is_dir() for part in ("train", "val")):
-        raise UserError(
-            f"{target.name} needs ImageNet-1K, which is not at {folder}. It is given out at "
-            f"https://image-net.org (ILSVRC 2012) after registration. With its train/CLASS/*.JPEG "
-            f"and val/CLASS/*.JPEG in one folder: ln -s /that/folder {folder} (or name another "
-            "folder of data sets with --root)" + _without_imagenet(target, tasks)
-        )
+    others = {task.recipe.model for task in plan.tasks if task not in needing}
+    without = f"lpsgd reproduce {plan.name} --models {','.join(sorted(others))}"
+    raise UserError(
+        f"{plan.name} needs ImageNet-1K, which is not at {folder}. It is given out at "
+        f"https://image-net.org (ILSVRC 2012) after registration. With its train/CLASS/*.JPEG "
+        f"and val/CLASS/*.JPEG in one folder: ln -s /that/folder {folder} (or name another "
+        "folder of data sets with --root)" + (f". Without it: {without}" if others else "")
+    )
 
 
-def _without_imagenet(target: Target, tasks: Sequence[Task]) -> str:
-    others = {task.recipe.model for task in tasks if task.recipe.dataset != "imagefolder"}
-    if not others:
-        return ""
-    return f". Without it: lpsgd reproduce {target.name} --models {','.join(sorted(others))}"
-
-
-def _provenance(options: Options, tasks: Sequence[Task]) -> Table:
+def _provenance(plan: PlannedTarget) -> Table:
     """Every run with its settings and folder, so that a number can be traced."""
     rows = [
         (
@@ -175,29 +218,9 @@ def _provenance(options: Options, tasks: Sequence[Task]) -> Table:
             task.label,
             task.recipe.seed,
             ", ".join(f"{name}={value}" for name, value in task.recipe.settings.items()),
-            task.folder.relative_to(options.out).as_posix(),
+            task.folder.relative_to(plan.setup.out).as_posix(),
         )
-        for task in tasks
+        for task in plan.tasks
     ]
-    return Table(
-        "runs",
-        "the runs behind it",
-        ("network", "label", "seed", "settings", "folder"),
-        rows,
-        shown=False,
-    )
-
-
-def needs(target: Target, options: Options) -> list[str]:
-    """What stands in for the paper's data sets in the runs that --models leaves."""
-    used = {task.recipe.dataset for task in target.plan(options)}
-    found = (options.scale.places[dataset] for dataset in target.datasets)
-    return list(dict.fromkeys(place.title for place in found if place.dataset in used))
-
-
-def check_models(target: Target, options: Options) -> None:
-    """An error if --models leaves a target without a run."""
-    if target.datasets and not target.plan(options):
-        every = target.plan(replace(options, models=tuple(tables.MODELS)))
-        known = ", ".join(dict.fromkeys(task.recipe.model for task in every))
-        raise UserError(f"--models: {target.name} has none of them; it has: {known}")
+    columns = ("network", "label", "seed", "settings", "folder")
+    return Table("runs", "the runs behind it", columns, rows, shown=False)

@@ -1,8 +1,1 @@
-"""Showing an analysis: a table for the terminal and a page for the browser."""
-
-from __future__ import annotations
-
-from lpsgd.lab.report.page import write_page
-from lpsgd.lab.report.table import render_table
-
-__all__ = ["render_table", "write_page"]
+"""Showing results: in the terminal, on pages for the browser, in figures and documents."""

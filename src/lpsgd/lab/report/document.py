@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from lpsgd.lab.formatting import MISSING
+from lpsgd.lab.formatting import cell_text
 from lpsgd.lab.store.files import write_text
 
 if TYPE_CHECKING:
@@ -79,22 +78,7 @@ def text(*items: str) -> Text:
     return Text(items)
 
 
-def shown(value: Cell) -> str:
-    """A cell for people: four digits, no more.
-
-    >>> shown(0.123456), shown(1234567.0), shown(None), shown(True), shown("a"), shown(3.0)
-    ('0.1235', '1.235e+06', '-', 'yes', 'a', '3')
-    """
-    if value is None:
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return str(value) if not math.isfinite(value) else f"{value:.4g}"
-    return str(value)
-
-
-def write(document: Document, folder: Path) -> list[Path]:
+def write_document(document: Document, folder: Path) -> list[Path]:
     """Write everything into ``folder``; return the paths, ``NAME.md`` last."""
     from lpsgd.lab.report.style import save_figure
 
@@ -152,7 +136,7 @@ def _markdown_table(table: Table) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     rule = ["---:" if is_number(table, place) else "---" for place in range(len(table.columns))]
-    body = [line([shown(cell) for cell in row]) for row in table.rows]
+    body = [line([cell_text(cell) for cell in row]) for row in table.rows]
     return "\n".join([line(table.columns), line(rule), *body])
 
 

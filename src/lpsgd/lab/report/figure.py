@@ -1,28 +1,83 @@
-"""The learning curves of a comparison as a figure for a paper or a README."""
+"""Learning curves drawn by matplotlib, and the figure of a comparison."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.analysis import curves
-from lpsgd.lab.report.style import TEXT, canvas, save_figure
-from lpsgd.lab.store.run_record import Comparison
+from matplotlib.ticker import MaxNLocator
 
+from lpsgd.lab.analysis.comparison import Analysis
+from lpsgd.lab.analysis.curves import learning_curve
+from lpsgd.lab.report.document import Cell
+from lpsgd.lab.report.style import TEXT, canvas, save_figure, series_styles
+from lpsgd.lab.store.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Groups = Mapping[str, Sequence[RunRecord]]
+"""The runs of each optimizer, by its label."""
+
+CURVE_COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
 _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 
-def write_figure(comparison: Comparison, stem: Path) -> list[Path]:
+def write_figure(analysis: Analysis, stem: Path) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png``: training loss and test accuracy over epochs."""
-    groups = {
-        label: [run for run in comparison.runs if run.label == label] for label in comparison.labels
-    }
-    styles = curves.looks(comparison.labels)
+    groups = {result.label: result.runs for result in analysis.results}
     with canvas(TEXT, 2.6) as figure:
         for place, (metric, title) in enumerate(_PANELS.items(), start=1):
             axes = figure.add_subplot(1, len(_PANELS), place)
-            curves.draw(axes, groups, metric, styles)
+            draw_curves(axes, groups, metric, series_styles(groups))
             axes.set_ylabel(title)
             if metric == "train_nll":
                 axes.set_yscale("log")
         axes.legend(loc="lower right")
         return save_figure(figure, stem)
+
+
+def draw_curves(
+    axes: Axes, groups: Groups, metric: str, styles: Mapping[str, tuple[str, Any]]
+) -> None:
+    """The mean of each optimizer with a band from the lowest seed to the highest.
+
+    A diverged run is a thin dotted line of its own that ends in a cross.
+    """
+    for label, runs in groups.items():
+        curve = learning_curve(runs, metric)
+        colour, dash = styles[label]
+        epochs = [point.epoch for point in curve.points]
+        low, high = [p.min for p in curve.points], [p.max for p in curve.points]
+        axes.fill_between(epochs, low, high, color=colour, alpha=0.2, lw=0)
+        axes.plot(
+            epochs,
+            [point.mean for point in curve.points],
+            color=colour,
+            ls=dash,
+            label=label.replace("p_max", r"$p_{\max}$"),
+            marker="o" if len(epochs) == 1 else "",
+            ms=4,
+        )
+        for run in curve.runs:
+            if run.diverged:
+                axes.plot(
+                    run.epoch, run.y, color=colour, ls=":", lw=0.8, marker="x", markevery=[-1]
+                )
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.02)
+
+
+def curve_rows(panel: str, groups: Groups, metric: str) -> Iterator[tuple[Cell, ...]]:
+    """The numbers that `draw_curves` draws, as rows under ``CURVE_COLUMNS``."""
+    for label, runs in groups.items():
+        curve = learning_curve(runs, metric)
+        for point in curve.points:
+            yield panel, label, point.epoch, point.mean, point.min, point.max, point.n
+        for run in curve.runs:
+            if run.diverged:
+                name = f"{label}, seed {run.seed} (diverged)"
+                for epoch, value in zip(run.epoch, run.y, strict=True):
+                    yield panel, name, epoch, value, value, value, 1

@@ -7,8 +7,9 @@ on colour alone.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ STYLE: Any = {
     "mathtext.fontset": "dejavusans",
     "svg.hashsalt": "lpsgd",  # the same figure gives the same file
 }
+
+
+def series_styles(labels: Iterable[str]) -> dict[str, tuple[str, Any]]:
+    """A colour and a dash for each label, the same in every panel of a figure."""
+    looks = zip(cycle(SERIES), cycle(DASHES), strict=False)
+    return dict(zip(labels, looks, strict=False))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lpsgd.lab.analysis.comparison import METRICS, Analysis, OptimizerResult
+from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, OptimizerResult
 from lpsgd.lab.analysis.stats import ALPHA, POWER
 from lpsgd.lab.formatting import MISSING, fixed
 
@@ -24,7 +24,8 @@ def subtitle(analysis: Analysis) -> str:
 def method(analysis: Analysis) -> str:
     """How the tests were made, with the level after correction."""
     tests = {
-        metric: [r.versus[metric.key] for r in analysis.results if r.versus] for metric in METRICS
+        metric: [r.versus[metric.key] for r in analysis.results if r.versus]
+        for metric in COMPARED_METRICS
     }
     made = {metric: sum(test.p is not None for test in group) for metric, group in tests.items()}
     if not any(made.values()):
@@ -56,12 +57,6 @@ def interval(low: float | None, high: float | None, digits: int) -> str:
     if low is None or high is None:
         return MISSING
     return f"{fixed(low, digits)} to {fixed(high, digits)}"
-
-
-def bytes_per_parameter(result: OptimizerResult) -> str:
-    """Bytes of optimizer state for each parameter of the model."""
-    per_parameter = result.bytes_per_parameter
-    return MISSING if per_parameter is None else f"{per_parameter:.3g} B"
 
 
 def _count(n: int, noun: str) -> str:

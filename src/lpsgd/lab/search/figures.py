@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,14 +15,13 @@ from lpsgd.lab.report.document import Picture, Table
 from lpsgd.lab.report.style import (
     BLUE,
     COLUMN,
-    DASHES,
     GREEN,
     INK,
     MUTED,
-    SERIES,
     TEXT,
     VERMILION,
     canvas,
+    series_styles,
 )
 from lpsgd.lab.search.importance import importances
 from lpsgd.lab.search.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
@@ -222,7 +222,9 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
         return []
     with canvas(TEXT * 0.7, 2.8) as figure:
         axis = figure.add_subplot()
+        styles = series_styles(c.label for c in outcome.sweep.competitors)
         for place, competitor in enumerate(outcome.sweep.competitors):
+            colour, dash = styles[competitor.label]
             line = _running_best(outcome.of(competitor.label))
             rows += [(competitor.label, count, best) for count, best in line]
             axis.step(
@@ -230,8 +232,8 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
                 [best for _, best in line],
                 where="post",
                 label=competitor.label,
-                color=SERIES[place % len(SERIES)],
-                ls=DASHES[place % len(DASHES)],
+                color=colour,
+                ls=dash,
                 marker=_MARKERS[place % len(_MARKERS)],
                 markersize=3.5,
                 markevery=max(1, len(line) // 8),
@@ -273,29 +275,18 @@ def _top(trials: Sequence[TrialResult], bottom: float) -> float:
     return best + 0.06 * (best - bottom + 1)
 
 
-class _panels:
+@contextmanager
+def _panels(
+    count: int, *, height: float = 2.3, width: float = 2.4, **share: Any
+) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure with a panel for each competitor, up to three in a row."""
-
-    def __init__(
-        self, count: int, *, height: float = 2.3, width: float = 2.4, **share: Any
-    ) -> None:
-        self._columns = min(count, max(1, int(TEXT / width)))
-        self._rows = math.ceil(count / self._columns)
-        self._count = count
-        width = max(COLUMN, min(TEXT, self._columns * width))
-        self._canvas = canvas(width, self._rows * height + 0.3)
-        self._share = share
-
-    def __enter__(self) -> tuple[Figure, list[Axes]]:
-        figure = self._canvas.__enter__()
-        grid = figure.subplots(self._rows, self._columns, squeeze=False, **self._share)
-        axes = list(grid.flat)
-        for spare in axes[self._count :]:
+    columns = min(count, max(1, int(TEXT / width)))
+    rows = math.ceil(count / columns)
+    with canvas(max(COLUMN, min(TEXT, columns * width)), rows * height + 0.3) as figure:
+        axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
+        for spare in axes[count:]:
             spare.remove()
-        return figure, axes[: self._count]
-
-    def __exit__(self, *details: Any) -> None:
-        self._canvas.__exit__(*details)
+        yield figure, axes[:count]
 
 
 def all_figures(outcome: Outcome) -> list[Picture | Table]:

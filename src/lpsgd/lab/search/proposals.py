@@ -2,7 +2,7 @@
 
 The search is a generator: it yields what it wants to know, gets the scores, and yields again. It
 never looks at a clock, a folder or a database, so the same definition and scores give the same
-trials wherever it runs, however many runs go on at once. A sweep that was killed is taken up by
+trials wherever it runs, however many runs there are at once. A killed sweep is resumed by
 running the generator from its beginning and answering from memory what is known.
 
 Trials are asked for in rounds of a fixed size, each trained to the first rung, scored, pruned,
@@ -11,6 +11,7 @@ trained on to the next rung, and so on; the sampler learns of a round when all o
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 SAMPLERS = ("grid", "tpe", "random")
 PRUNERS = ("none", "median", "halving")
-METRICS = {"top1": "maximize", "nll": "minimize"}  # on the validation split
+Direction = Literal["maximize", "minimize"]
+# The scores to choose by, of the validation split.
+DIRECTIONS: dict[str, Direction] = {"top1": "maximize", "nll": "minimize"}
 # What a trial that diverged counts with. Finite, because pruners and samplers take differences.
 WORST = {"top1": 0.0, "nll": 1e6}
 REDUCTION = 3  # a rung is a third of the next, and halving keeps a third
@@ -52,9 +55,9 @@ class Search:
     seeds: int = 1  # runs of each trial, whose scores are averaged
 
     @property
-    def direction(self) -> Literal["maximize", "minimize"]:
+    def direction(self) -> Direction:
         """Whether more is better."""
-        return "maximize" if METRICS[self.metric] == "maximize" else "minimize"
+        return DIRECTIONS[self.metric]
 
     def rungs(self) -> list[int]:
         """The epochs after which trials are scored; pruning is decided at all but the last.
@@ -75,7 +78,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Request:
+class TrialRequest:
     """A trial whose score after some epoch the search wants to know."""
 
     number: int
@@ -108,7 +111,7 @@ class Ended:
         return "diverged" if self.score.nll is None else self.state
 
 
-Searching: TypeAlias = "Generator[list[Request], list[Score], list[Ended]]"
+Searching: TypeAlias = "Generator[list[TrialRequest], list[Score], list[Ended]]"
 
 
 def search(
@@ -136,12 +139,12 @@ def search(
 
 def _round(
     study: Study, trials: list[Trial], how: Search
-) -> Generator[list[Request], list[Score], list[Ended]]:
+) -> Generator[list[TrialRequest], list[Score], list[Ended]]:
     """Take some trials through the rungs; the sampler hears of them in the order of numbers."""
     ended: dict[int, Ended] = {}
     alive = trials
     for epoch in how.rungs():
-        scores = yield [Request(trial.number, trial.params, epoch) for trial in alive]
+        scores = yield [TrialRequest(trial.number, trial.params, epoch) for trial in alive]
         for trial, score in zip(alive, scores, strict=True):
             trial.report(score.value, epoch)
         last = epoch == how.epochs
@@ -185,9 +188,7 @@ def count_trials(competitors: Sequence[Competitor], sampler: str, asked: int | N
 
 
 def _grid_size(competitor: Competitor) -> int:
-    size = 1
-    for points in competitor.grids().values():
-        size *= len(points)
+    size = math.prod(map(len, competitor.grids().values()))
     if size > 1_000_000:
         raise UserError(f"{competitor.label}: a grid of {size} combinations; at most a million")
     return size
@@ -211,7 +212,7 @@ class Halving(BasePruner):
     """Keep a trial that is among the best third of all trials which came to its rung.
 
     optuna's SuccessiveHalvingPruner judges each trial by those that were judged before it, so that
-    the first one always goes on; here a whole round is reported before any of it is judged.
+    the first one is always kept; here all of a round is reported before any of it is judged.
     """
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:

@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 from lpsgd.lab.formatting import plain
-from lpsgd.lab.report.document import Attachment, Document, Table, text, write
-from lpsgd.lab.report.gather import gather
+from lpsgd.lab.report.document import Attachment, Document, Table, text, write_document
+from lpsgd.lab.report.document_page import write_document_page
 from lpsgd.lab.search.figures import all_figures, searched_names
 from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
-from lpsgd.lab.store.files import write_json
+from lpsgd.lab.store.jsonio import write_json
 
 _NAME = "report"
 _PRUNERS = {
@@ -30,11 +30,11 @@ def write_report(outcome: Outcome, command: str) -> Path:
     folder = outcome.sweep.folder
     document = make_document(outcome, command)
     write_json(folder / "outcome.json", outcome.to_json())
-    write(document, folder / _NAME)
+    write_document(document, folder / _NAME)
     recipe = outcome.sweep.recipe_of_all()
     subtitle = f"{recipe.dataset}, {recipe.model}, {recipe.epochs} epochs; chosen on validation"
     title = "Search of the optimizers' settings"
-    return gather([document], folder, title=title, subtitle=subtitle)
+    return write_document_page([document], folder, title=title, subtitle=subtitle)
 
 
 def make_document(outcome: Outcome, command: str) -> Document:

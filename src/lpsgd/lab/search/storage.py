@@ -6,14 +6,11 @@ printed, written or raised names the storage by `StorageUrl.shown`.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
 from lpsgd.lab.errors import LabError, UserError
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
 ALLOWED = "sqlite:///FILE or postgresql://USER@HOST:PORT/DATABASE"
 _SECRET = re.compile(r"://[^:/@]*:(.*)@", re.DOTALL)
-# A machine that vanishes from the network keeps its claims for this long, instead of hours.
-_KEEPALIVE = {"idle": 60, "interval": 10, "count": 3}
 
 
 class StorageUrl:
@@ -130,101 +125,8 @@ def reaching(url: StorageUrl) -> Iterator[None]:
         # `from None`: the drivers' own messages and frames stay out of every traceback
         raise LabError(
             f"cannot use the storage {url.shown}: {reason}. What was trained is kept; the same "
-            "command goes on once that is mended"
+            "command resumes once that is mended"
         ) from None
-
-
-class Claims(Protocol):
-    """Locks that a process holds by a name; they end with the process, however it ends."""
-
-    def take(self, name: str, *, wait: bool = False) -> bool:
-        """Take the lock ``name``; tell whether it is held now."""
-
-    def release(self, name: str) -> None:
-        """Give a lock back."""
-
-    def close(self) -> None:
-        """Give all locks back."""
-
-
-class FileClaims:
-    """Locks of files in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._held: dict[str, int] = {}
-
-    def take(self, name: str, *, wait: bool = False) -> bool:
-        """Lock the file of this name."""
-        handle = os.open(self._folder / _short(name), os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(handle)
-            return False
-        self._held[name] = handle
-        return True
-
-    def release(self, name: str) -> None:
-        """Unlock it."""
-        os.close(self._held.pop(name))
-
-    def close(self) -> None:
-        """Unlock all."""
-        for name in list(self._held):
-            self.release(name)
-
-
-class PostgresClaims:
-    """Advisory locks of one session: the server drops them when the connection ends."""
-
-    def __init__(self, url: StorageUrl) -> None:
-        from sqlalchemy import create_engine, text
-        from sqlalchemy.pool import NullPool
-
-        self._text = text
-        self._engine = create_engine(
-            url.connect_string(), poolclass=NullPool, isolation_level="AUTOCOMMIT"
-        )
-        self._connection = self._engine.connect()
-        for name, value in _KEEPALIVE.items():
-            self._connection.execute(text(f"SET tcp_keepalives_{name} = {value}"))
-
-    def take(self, name: str, *, wait: bool = False) -> bool:
-        """Lock the number that stands for this name."""
-        function = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
-        return self._call(function, name) is not False
-
-    def release(self, name: str) -> None:
-        """Unlock it."""
-        self._call("pg_advisory_unlock", name)
-
-    def close(self) -> None:
-        """End the session, and with it all its locks."""
-        self._connection.close()
-        self._engine.dispose()
-
-    def _call(self, function: str, name: str) -> Any:
-        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
-        return self._connection.execute(
-            self._text(f"SELECT {function}(:key)"), {"key": key}
-        ).scalar()
-
-
-def _short(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
-
-
-def open_claims(url: StorageUrl) -> Claims:
-    """The locks that go with a storage."""
-    if not url.server:
-        return FileClaims(url.file.with_name(url.file.name + ".locks"))
-    try:
-        import psycopg  # noqa: F401
-    except ImportError:
-        raise UserError("--storage postgresql://... needs pip install 'lpsgd[postgres]'") from None
-    return PostgresClaims(url)
 
 
 def open_storage(url: StorageUrl) -> RDBStorage:

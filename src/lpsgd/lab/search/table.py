@@ -10,17 +10,13 @@ from lpsgd.lab.search.outcome import GOOD, Outcome, pruned_text
 from lpsgd.lab.search.report import edge_text, no_winner_text, settings_text
 
 
-def render_table(outcome: Outcome, console: Console) -> None:
+def render_winners(outcome: Outcome, console: Console) -> None:
     """Print the winners, and what to be careful about."""
     how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("optimizer", no_wrap=True)
-    table.add_column("val. accuracy", justify="right")
-    table.add_column("val. NLL", justify="right")
-    table.add_column("trials", justify="right")
-    table.add_column("pruned", justify="right")
-    table.add_column("diverged", justify="right")
-    table.add_column("good lr", justify="right")
+    for name in ("val. accuracy", "val. NLL", "trials", "pruned", "diverged", "good lr"):
+        table.add_column(name, justify="right")
     for winner in outcome.winners:
         table.add_row(
             winner.label,

@@ -7,7 +7,7 @@ from pathlib import Path
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.search.outcome import Outcome, Winner
 from lpsgd.lab.store.files import write_text
-from lpsgd.lab.store.tomlio import toml_key, toml_value
+from lpsgd.lab.store.tomlio import toml_lines
 
 # A comparison trains on all of the training set, with seeds of its own.
 _LEFT_OUT = ("settings", "seed", "val_size", "closure", "create_graph")
@@ -18,13 +18,13 @@ def write_winners(outcome: Outcome, command: str) -> list[Path]:
     written = []
     for winner in outcome.winners:
         path = outcome.sweep.folder / "winners" / f"{winner.label}.toml"
-        write_text(path, to_toml(outcome, winner, command))
+        write_text(path, winner_toml(outcome, winner, command))
         written.append(path)
     return written
 
 
-def to_toml(outcome: Outcome, winner: Winner, command: str) -> str:
-    """One winner as a recipe; what TOML cannot say (none) is left out, which means the same."""
+def winner_toml(outcome: Outcome, winner: Winner, command: str) -> str:
+    """One winner as a recipe."""
     sweep, trial = outcome.sweep, winner.trial
     competitor = next(c for c in sweep.competitors if c.label == winner.label)
     recipe = sweep.recipe(competitor, winner.settings)
@@ -37,17 +37,8 @@ def to_toml(outcome: Outcome, winner: Winner, command: str) -> str:
     if winner.edge:
         lines.append(f"# The learning rate is the {winner.edge} that was allowed: widen the range.")
     values = recipe.model_dump()
-    lines += [
-        f"{name} = {toml_value(value)}"
-        for name, value in values.items()
-        if name not in _LEFT_OUT and value is not None and value != {}
-    ]
-    lines += ["", "[settings]"]
-    lines += [
-        f"{toml_key(name)} = {toml_value(value)}"
-        for name, value in winner.settings.items()
-        if value is not None
-    ]
+    lines += toml_lines({k: v for k, v in values.items() if k not in _LEFT_OUT and v != {}})
+    lines += ["", "[settings]", *toml_lines(winner.settings)]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, floor, log10, sqrt
 from typing import Any, Literal
 
@@ -15,10 +15,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
 from lpsgd.lab.report.style import INK, MUTED, canvas, save_figure
+from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum, Statistics
 
 __all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 
-Record = Mapping[str, Any]
 Scale = Literal["linear", "asinh"]
 
 _INK, _MUTED, _BULK, _OUTLIER = INK, MUTED, "#2f6db3", "#c8372d"
@@ -28,7 +28,7 @@ _BLUR = {"linear": 0.004, "asinh": 0.014}
 _LOOK: dict[str, Any] = {"font.size": 9, "axes.titlesize": 10, "axes.grid": False}
 
 
-def density_figure(record: Record) -> Figure:
+def density_figure(record: CurvatureRecord) -> Figure:
     """The spectral density on a log axis, with the discrete outliers marked."""
     density, numbers = SpectralDensity.from_dict(record), record["statistics"]
     with canvas(_WIDTH, 3.4, **_LOOK) as figure:
@@ -66,7 +66,7 @@ def density_figure(record: Record) -> Figure:
     return figure
 
 
-def evolution_figure(records: Sequence[Record], scale: Scale = "linear") -> Figure:
+def evolution_figure(records: Sequence[CurvatureRecord], scale: Scale = "linear") -> Figure:
     """Every spectrum of a run: the eigenvalue across, the epoch up (the paper's Figure 1).
 
     A ridge's height is the logarithm of the number of eigenvalues near a value; dots are outliers.
@@ -86,9 +86,9 @@ def evolution_figure(records: Sequence[Record], scale: Scale = "linear") -> Figu
     return figure
 
 
-def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
+def layers_figure(record: CurvatureRecord, scale: Scale = "asinh") -> Figure:
     """The spectrum of each layer's block, first layer on top; eigenvalues on an asinh axis."""
-    layers: Mapping[str, Record] = record.get("layers") or {}
+    layers = record["layers"]
     if not layers:
         raise ValueError(f"the record of epoch {record.get('epoch')} has no layers")
     names = list(layers)[::-1]
@@ -105,7 +105,7 @@ def layers_figure(record: Record, scale: Scale = "asinh") -> Figure:
     return figure
 
 
-def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequence[Any]) -> None:
+def _ridges(axes: Axes, records: Sequence[Spectrum], scale: Scale, colors: Sequence[Any]) -> None:
     densities = [SpectralDensity.from_dict(record) for record in records]
     values = np.concatenate([nodes for density in densities for nodes in density.nodes])
     unit = float(np.abs(values).max()) or 1.0
@@ -145,7 +145,7 @@ def _ridges(axes: Axes, records: Sequence[Record], scale: Scale, colors: Sequenc
 
 
 def _mark_outliers(
-    axes: Axes, numbers: Mapping[str, Any], height: float, marker: str, *, size: float, label: str
+    axes: Axes, numbers: Statistics, height: float, marker: str, *, size: float, label: str
 ) -> bool:
     """Mark each isolated eigenvalue at ``height``; say whether there was any."""
     values = [*numbers["outliers"], *numbers["negative_outliers"]]
@@ -186,11 +186,11 @@ def _transform(scale: Scale, unit: float) -> tuple[Any, Any]:
     return (lambda value: np.arcsinh(value / width)), (lambda value: width * np.sinh(value))
 
 
-def _matrix(record: Record) -> str:
+def _matrix(record: CurvatureRecord) -> str:
     return {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[record["kind"]]
 
 
-def _outlier_label(numbers: Mapping[str, Any]) -> str:
+def _outlier_label(numbers: Statistics) -> str:
     above, below = len(numbers["outliers"]), len(numbers["negative_outliers"])
     return f"outliers: {above} above the bulk" + (f", {below} below" if below else "")
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
 from lpsgd.curvature import CurvatureMonitor
-from lpsgd.curvature.cost import duration
 from lpsgd.lab import models
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.formatting import duration
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
+from lpsgd.lab.store.jsonio import read_json
 from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
-from lpsgd.lab.training.loop import RunOptions, load_data
-from lpsgd.lab.training.trainer import numerics
+from lpsgd.lab.training.data import load_data
+from lpsgd.lab.training.numerics import numerics
+from lpsgd.lab.training.options import RunOptions
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
+    from lpsgd.lab.spectra.records import CurvatureRecord
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -63,7 +65,7 @@ class RunMonitor(CurvatureMonitor):
 
     def measure(self, epoch: int, **extra: Any) -> dict[str, Any]:
         record = super().measure(epoch, **extra)
-        self.say(summary(record))
+        self.say(summary_line(cast("CurvatureRecord", record)))
         return record
 
     def say(self, text: str) -> None:
@@ -85,13 +87,13 @@ class RunMonitor(CurvatureMonitor):
         return nullcontext(advance)
 
 
-def summary(record: dict[str, Any]) -> str:
+def summary_line(record: CurvatureRecord) -> str:
     """One line about one measurement."""
     numbers = record["statistics"]
     return (
         f"curvature at epoch {record['epoch']}: λ from {numbers['lambda_min']:.3g} "
         f"to {numbers['lambda_max']:.3g}, anisotropy {numbers['anisotropy'] or 0:.3g}, "
-        f"effective rank {numbers['effective_rank']:.3g}, "
+        f"effective rank {numbers['effective_rank'] or 0:.3g}, "
         f"{numbers['outlier_count']} outliers, {duration(record['seconds'])}"
     )
 
@@ -114,7 +116,7 @@ def measure_checkpoints(
 ) -> None:
     """Measure the newest checkpoint of a run, all that it kept, or the one file ``source``."""
     folder = run_of(source)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     recipe = make_recipe(config["recipe"], source=str(folder / "config.json"))
     states = _states(source, folder, every_checkpoint)
     with numerics(recipe) as device:

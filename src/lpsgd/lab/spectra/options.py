@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import asdict, fields
+from typing import Annotated, Literal
 
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.suggest import unknown
+from lpsgd.peers.grammar import parse_settings
+
+_Count = Annotated[int, Field(ge=1, strict=True)]
 
 
 @dataclass(frozen=True)
 class CurvatureOptions:
-    """How spectra are measured; none of this changes what training computes."""
+    """How spectra are measured; none of this changes what training computes.
 
-    every: int = 5
-    probes: int = 2
-    lanczos: int = 64
-    samples: int = 2048
+    >>> str(CurvatureOptions(every=10))
+    'every=10,probes=2,lanczos=64,samples=2048,batchnorm=eval,layers=False'
+    """
+
+    every: _Count = 5
+    probes: _Count = 2
+    lanczos: _Count = 64
+    samples: _Count = 2048
     batchnorm: Literal["eval", "batch"] = "eval"
     layers: bool = False
 
+    def __str__(self) -> str:
+        return ",".join(f"{name}={value}" for name, value in asdict(self).items())
 
-_CHOICES: dict[str, dict[str, object]] = {
-    "batchnorm": {"eval": "eval", "batch": "batch"},
-    "layers": {"true": True, "false": False},
-}
-OPTIONS_HELP = ", ".join(f"{field.name}={field.default}" for field in fields(CurvatureOptions))
+
+OPTIONS_HELP = str(CurvatureOptions()).replace(",", ", ")
 
 
 def parse_options(text: str) -> CurvatureOptions:
@@ -35,22 +44,15 @@ def parse_options(text: str) -> CurvatureOptions:
     CurvatureOptions(every=10, probes=2, lanczos=64, samples=2048, batchnorm='eval', layers=True)
     """
     names = [field.name for field in fields(CurvatureOptions)]
-    values: dict[str, object] = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.strip().partition("=")
-        if not equals:
-            raise UserError(f"--curvature {text}: write key=value,..., not {part!r}")
-        if name not in names:
-            raise UserError(f"--curvature {text}: {unknown('key', name, names)}")
-        values[name] = _value(name, value)
-    return CurvatureOptions(**values)  # type: ignore[arg-type]
-
-
-def _value(name: str, value: str) -> object:
-    if name in _CHOICES:
-        if value.lower() not in _CHOICES[name]:
-            raise UserError(f"--curvature: {name}={value}; allowed: {' or '.join(_CHOICES[name])}")
-        return _CHOICES[name][value.lower()]
-    if not value.isdecimal() or int(value) < 1:
-        raise UserError(f"--curvature: {name}={value}; allowed: a whole number, 1 or more")
-    return int(value)
+    try:
+        values = parse_settings(text) if text else {}
+        for name in values:
+            if name not in names:
+                raise ValueError(unknown_name("key", name, names))
+        return CurvatureOptions(**values)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        message = f"{wrong['loc'][0]}={wrong['input']}: {wrong['msg']}"
+    except ValueError as error:
+        message = str(error)
+    raise UserError(f"--curvature {text}: {message}")

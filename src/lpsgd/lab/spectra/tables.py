@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.store.files import write_json, write_text
+from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum
+from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.jsonio import write_json
 
-Record = Mapping[str, Any]
 
-
-def write_tables(records: Sequence[Record], folder: Path) -> list[Path]:
+def write_tables(records: Sequence[CurvatureRecord], folder: Path) -> list[Path]:
     """Write ``spectrum.csv`` (statistics), ``nodes.csv`` (the quadratures) and ``spectrum.json``.
 
     Rows whose layer is empty are of the whole network.
@@ -26,12 +26,12 @@ def write_tables(records: Sequence[Record], folder: Path) -> list[Path]:
     return paths
 
 
-def _parts(record: Record) -> Iterator[tuple[str, Record]]:
+def _parts(record: CurvatureRecord) -> Iterator[tuple[str, Spectrum]]:
     yield "", record
-    yield from record.get("layers", {}).items()
+    yield from record["layers"].items()
 
 
-def statistics_rows(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+def statistics_rows(records: Sequence[CurvatureRecord]) -> Iterator[dict[str, Any]]:
     """One row for the network and each layer at each epoch."""
     for record in records:
         densities = {
@@ -51,7 +51,7 @@ def statistics_rows(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _nodes(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
+def _nodes(records: Sequence[CurvatureRecord]) -> Iterator[dict[str, Any]]:
     for record in records:
         for layer, part in _parts(record):
             runs = zip(part["nodes"], part["weights"], part["residuals"], strict=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from lpsgd.lab.errors import LabError
 
 
 @contextmanager
@@ -50,6 +52,15 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as indented JSON, whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failed write into a message that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = f"the disk is full ({reason}); make room and give the same command again"
+        raise LabError(
+            f"cannot write to {folder}: {reason}. What was saved before is kept."
+        ) from error

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import number
+from lpsgd.lab.store.config import RunConfig, is_run, read_config
+from lpsgd.lab.store.environment import Environment, read_environment
+from lpsgd.lab.store.manifest import ComparisonManifest, read_comparison, run_place
+from lpsgd.lab.store.metrics_file import MetricsRow, read_metrics
+from lpsgd.lab.store.result import RunResult, read_result
 
 State = Literal["complete", "diverged", "incomplete", "not started"]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """One run as its folder tells it. ``history`` has one row for each epoch."""
 
     label: str
@@ -25,36 +28,35 @@ class Run:
     folder: str
     state: State
     reason: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    result: Mapping[str, Any] = field(default_factory=dict)
-    history: tuple[Mapping[str, Any], ...] = ()
+    config: RunConfig | None = None
+    environment: Environment | None = None
+    result: RunResult | None = None
+    history: tuple[MetricsRow, ...] = ()
 
     @property
     def optimizer(self) -> str:
         """The optimizer's name in the registry; the label may say more."""
-        return str(_optimizer(self.config).get("name", self.label))
+        return self.label if self.config is None else self.config.optimizer.name
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """The optimizer's settings."""
-        settings = _optimizer(self.config).get("settings")
-        return settings if isinstance(settings, Mapping) else {}
+        return {} if self.config is None else self.config.optimizer.settings
 
     def setting(self, key: str) -> Any:
         """A field of the recipe, whether the file holds it flat or inside ``recipe``."""
-        if key in self.config:
-            return self.config[key]
-        recipe = self.config.get("recipe")
-        return recipe.get(key) if isinstance(recipe, Mapping) else None
+        if self.config is None:
+            return None
+        flat = getattr(self.config, key, None)
+        return self.config.recipe.get(key) if flat is None else flat
 
     def values(self, metric: str) -> list[float | None]:
         """A metric at every epoch; None where it was not measured."""
-        return [number(row.get(metric)) for row in self.history]
+        return [row.get(metric) for row in self.history]
 
     def last(self, metric: str) -> float | None:
         """A metric at the last epoch."""
-        return number(self.history[-1].get(metric)) if self.history else None
+        return self.history[-1].get(metric) if self.history else None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Comparison:
     labels: tuple[str, ...]
     reference: str
     seeds: tuple[int, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     command: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -75,10 +77,9 @@ def load_comparison(folder: Path | str) -> Comparison:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a folder; expected a folder that holds runs")
-    runs = [load_run(place, folder) for place in run_folders(folder)]
-    plan = read_json(folder / "comparison.json")
-    if plan:
-        return _planned(folder, plan, runs)
+    runs = [load_run(place, folder) for place, found in walk(folder) if found]
+    if (manifest := read_comparison(folder)) is not None:
+        return _planned(folder, manifest, runs)
     if not runs:
         raise UserError(
             f"no run in {str(folder)!r}: expected folders with config.json and metrics.jsonl, "
@@ -87,75 +88,68 @@ def load_comparison(folder: Path | str) -> Comparison:
     return _loose(folder, runs)
 
 
-def load_run(place: Path, root: Path) -> Run:
+def load_run(place: Path, root: Path) -> RunRecord:
     """Read one run's folder; ``root`` is what its ``folder`` is told relative to."""
-    config = read_json(place / "config.json")
-    result = read_json(place / "result.json")
-    history = _read_history(place / "metrics.jsonl")
+    config, result = read_config(place), read_result(place)
+    history = read_metrics(place / "metrics.jsonl")
     state: State = "incomplete"
-    if result.get("state") in ("complete", "diverged"):
-        state = result["state"]
-    reason = result.get("reason")
-    epochs = result.get("epochs")
-    if state == "complete" and isinstance(epochs, int) and len(history) != epochs:
-        # an earlier epoch must not pass for the last one
-        state = "incomplete"
-        reason = f"metrics.jsonl was changed: {len(history)} of {epochs} epochs are there"
-    run = Run("", 0, place.relative_to(root).as_posix(), state, config=config)
-    return replace(
-        run,
-        label=str(run.setting("label") or run.optimizer or place.name),
-        seed=_seed(run.setting("seed") or 0, place / "config.json"),
-        reason=None if reason is None else str(reason),
-        environment=read_json(place / "environment.json"),
+    reason = None if result is None else result.reason
+    if result is not None and result.state == "diverged":
+        state = "diverged"
+    elif result is not None and result.state == "complete":
+        if len(history) == result.epochs:
+            state = "complete"
+        else:  # an earlier epoch must not pass for the last one
+            there = f"{len(history)} of {result.epochs} epochs are there"
+            reason = f"metrics.jsonl was changed: {there}"
+    return RunRecord(
+        label=place.name if config is None else config.label or config.optimizer.name,
+        seed=0 if config is None else config.seed,
+        folder=place.relative_to(root).as_posix(),
+        state=state,
+        reason=reason,
+        config=config,
+        environment=read_environment(place),
         result=result,
         history=history,
     )
 
 
-def _planned(folder: Path, plan: Mapping[str, Any], runs: Sequence[Run]) -> Comparison:
+def _planned(folder: Path, manifest: ComparisonManifest, runs: Sequence[RunRecord]) -> Comparison:
     """The runs that ``comparison.json`` names, in its order; a missing one is 'not started'."""
-    path = folder / "comparison.json"
-    for key in ("optimizers", "seeds"):
-        if not isinstance(plan.get(key, []), list):
-            raise UserError(f"cannot read {str(path)!r}: {key} is {plan[key]!r}, no list")
-    labels = tuple(str(label) for label in plan.get("optimizers", ()))
-    seeds = tuple(_seed(seed, path) for seed in plan.get("seeds", ()))
-    if not labels:
-        raise UserError(f"{str(path)!r} names no optimizers")
-    found: dict[tuple[str, int], Run] = {}
+    if not manifest.optimizers:
+        raise UserError(f"{str(folder / 'comparison.json')!r} names no optimizers")
+    found: dict[tuple[str, int], RunRecord] = {}
     for run in runs:
         # a copy or another comparison further down may hold a run of the same name
         if (run.label, run.seed) not in found or _is_own(run):
             found[run.label, run.seed] = run
     listed = tuple(
-        found.pop((label, seed), Run(label, seed, "", "not started"))
-        for label in labels
-        for seed in seeds
+        found.pop((label, seed), RunRecord(label, seed, "", "not started"))
+        for label in manifest.optimizers
+        for seed in manifest.seeds
     )
     notes = []
     if found:
         others = ", ".join(f"{label} seed {seed}" for label, seed in sorted(found))
         notes.append(f"In the folder but not part of this comparison: {others}.")
-    reference = str(plan.get("reference") or labels[0])
-    command = plan.get("command")
     return Comparison(
         folder=str(folder),
-        labels=labels,
-        reference=reference,
-        seeds=seeds,
+        labels=manifest.optimizers,
+        reference=manifest.reference or manifest.optimizers[0],
+        seeds=manifest.seeds,
         runs=listed,
-        command=None if command is None else str(command),
+        command=manifest.command,
         notes=(*notes, *_mixed(listed)),
     )
 
 
-def _is_own(run: Run) -> bool:
+def _is_own(run: RunRecord) -> bool:
     """Whether the run is where `run_place` has the runs of the comparison itself."""
     return Path(run.folder) == run_place(Path(), run.label, run.seed)
 
 
-def _loose(folder: Path, runs: Sequence[Run]) -> Comparison:
+def _loose(folder: Path, runs: Sequence[RunRecord]) -> Comparison:
     """Runs without a plan: optimizers in the order of their folders, the first is the reference."""
     runs = _distinct(runs)
     labels = tuple(dict.fromkeys(run.label for run in runs))
@@ -170,7 +164,7 @@ def _loose(folder: Path, runs: Sequence[Run]) -> Comparison:
     )
 
 
-def _distinct(runs: Sequence[Run]) -> list[Run]:
+def _distinct(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Labels that tell apart runs of one label with other settings, and at last other folders."""
     by_label = defaultdict(list)
     for run in runs:
@@ -185,7 +179,7 @@ def _distinct(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def _differing(run: Run, peers: Sequence[Run]) -> str:
+def _differing(run: RunRecord, peers: Sequence[RunRecord]) -> str:
     """``:key=value,...`` for the settings in which the runs of one label differ."""
     keys = sorted({key for peer in peers for key in peer.settings})
     differing = [key for key in keys if len({str(p.settings.get(key)) for p in peers}) > 1]
@@ -193,7 +187,7 @@ def _differing(run: Run, peers: Sequence[Run]) -> str:
     return f":{text}" if text else ""
 
 
-def _mixed(runs: Sequence[Run]) -> tuple[str, ...]:
+def _mixed(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """A warning for each field that must be equal for a fair comparison and is not."""
     notes = []
     for key in ("dataset", "model", "width", "epochs", "batch_size", "train_size", "precision"):
@@ -203,64 +197,11 @@ def _mixed(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def run_place(folder: Path, label: str, seed: int) -> Path:
-    """Where a comparison in ``folder`` has one of its runs."""
-    return folder / "runs" / label / f"seed-{seed}"
-
-
-def is_run(folder: Path) -> bool:
-    """Tell whether ``config.json`` in ``folder`` is a run's."""
-    return bool(_optimizer(read_json(folder / "config.json")))
-
-
-def run_folders(root: Path) -> Iterator[Path]:
-    """Every folder at or below ``root`` whose ``config.json`` is a run's; nothing inside a run."""
+def walk(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Every folder at or below ``root``, and whether it is a run's; nothing inside a run."""
     for name, folders, files in os.walk(root):
         folders.sort()
-        if "config.json" in files and is_run(Path(name)):
+        found = "config.json" in files and is_run(Path(name))
+        if found:
             folders.clear()
-            yield Path(name)
-
-
-def _seed(value: Any, path: Path) -> int:
-    if isinstance(value, int):
-        return value
-    raise UserError(f"cannot read {str(path)!r}: the seed {value!r} is no whole number")
-
-
-def _optimizer(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    optimizer = config.get("optimizer")
-    return optimizer if isinstance(optimizer, Mapping) else {}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in ``path``; empty if there is no such file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {str(path)!r}: {error}") from error
-    if not isinstance(value, dict):
-        raise UserError(f"cannot read {str(path)!r}: expected a JSON object")
-    return value
-
-
-def _read_history(path: Path) -> tuple[Mapping[str, Any], ...]:
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise UserError(f"cannot read {str(path)!r}: {error}") from error
-    lines.pop()  # what follows the last newline is a row that is being written at this moment
-    rows = []
-    for place, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"cannot read {str(path)!r}, line {place}: {error}") from error
-        if not isinstance(row, dict):
-            raise UserError(f"cannot read {str(path)!r}, line {place}: expected a JSON object")
-        rows.append(row)
-    return tuple(rows)
+        yield Path(name), found

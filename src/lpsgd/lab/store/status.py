@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.progress import RunProgress
-from lpsgd.lab.store.run_folder import is_alive, read_error
-from lpsgd.lab.store.run_record import Run, is_run, load_run, read_json, run_place
+from lpsgd.lab.store.heartbeat import is_running
+from lpsgd.lab.store.manifest import read_manifests
+from lpsgd.lab.store.result import read_error
+from lpsgd.lab.store.run_record import RunRecord, load_run, walk
 
 _LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before
-_PLANS = ("comparison.json", "sweep.json", "plan.json")
 
 
 @dataclass(frozen=True)
@@ -38,18 +36,14 @@ def read_status(root: Path) -> Status:
     planned: dict[Path, RunProgress] = {}
     found: list[Path] = []
     commands: list[str] = []
-    for folder, files in _walk(root):
-        if "config.json" in files and _is_run(folder):
+    for folder, is_run in walk(root):
+        if is_run:
             found.append(folder)
-        for name in _PLANS:
-            # a sweep's plan follows as soon as it knows its first trials
-            if name in files and not (name == "sweep.json" and "plan.json" in files):
-                plan = read_json(folder / name)
-                try:
-                    planned |= {_plain(folder / run.folder): run for run in _runs_of(name, plan)}
-                except (TypeError, KeyError, AttributeError):
-                    raise UserError(f"{str(folder / name)!r} is damaged: not a plan") from None
-                commands.append(str(plan.get("command") or ""))
+        for manifest in read_manifests(folder):
+            for run in manifest.planned():
+                place = Path(os.path.normpath(folder / run.folder))
+                planned[place] = RunProgress(**run.model_dump())
+            commands.append(manifest.command or "")
     if not planned and not found and not commands:
         raise UserError(
             f"no run in {str(root)!r}: expected a folder that `lpsgd train`, `compare`, `sweep` "
@@ -60,58 +54,6 @@ def read_status(root: Path) -> Status:
     return Status(runs, [command for command in dict.fromkeys(commands) if command])
 
 
-def _walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder with its files; nothing inside a run."""
-    for name, folders, files in os.walk(root):
-        folders.sort()
-        yield Path(name), files
-        if "config.json" in files and _is_run(Path(name)):
-            folders.clear()
-
-
-def _is_run(folder: Path) -> bool:
-    try:
-        return is_run(folder)
-    except UserError:
-        return True  # it cannot be read, which will be told
-
-
-def _plain(path: Path) -> Path:
-    return Path(os.path.normpath(path))
-
-
-def _runs_of(name: str, plan: Mapping[str, Any]) -> Iterator[RunProgress]:
-    """The runs that a plan's file names; their folders are told relative to that file."""
-    if name == "comparison.json":
-        network = f"{plan.get('model')} / {plan.get('dataset')}"
-        for seed in plan.get("seeds", ()):
-            for label in plan.get("optimizers", ()):
-                place = run_place(Path(), label, seed).as_posix()
-                yield _checked(RunProgress(label, seed, network, plan.get("epochs"), place))
-    elif name == "plan.json":
-        for run in plan.get("runs", ()):
-            yield _checked(
-                RunProgress(
-                    run["label"],
-                    run["seed"],
-                    run["network"],
-                    run["epochs"],
-                    run["folder"],
-                    state=run.get("state", "queued"),
-                    until_epoch=run.get("until_epoch"),
-                )
-            )
-
-
-def _checked(run: RunProgress) -> RunProgress:
-    """The run, or a TypeError if its values are not of the types that they claim."""
-    texts = (run.label, run.network, run.folder, run.state)
-    numbers = (run.seed, run.epochs or 0, run.until_epoch or 0)
-    if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in numbers):
-        raise TypeError
-    return run
-
-
 def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     """Where the run in ``place`` is."""
     try:
@@ -119,16 +61,15 @@ def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     except UserError as error:
         known = planned or RunProgress(place.name, 0, "", None, "")
         return replace(known, folder=str(place), state="failed", reason=str(error))
-    begun = planned or RunProgress(run.label, run.seed, _network(run), _epochs(run), "")
+    begun = planned or RunProgress(run.label, run.seed, _network(run), run.setting("epochs"), "")
     begun = replace(begun, folder=str(place))
-    if run.result:
-        state = str(run.result.get("state"))
-        return _at(replace(begun, state=state, reason=run.reason), run)
-    if is_alive(place):
+    if run.result is not None:
+        return _at(replace(begun, state=run.result.state, reason=run.reason), run)
+    if is_running(place):
         return _with_time_left(_at(replace(begun, state="running"), run), place)
     if (reason := read_error(place)) is not None:
         return _at(replace(begun, state="failed", reason=reason), run)
-    if not run.config:
+    if run.config is None:
         return begun
     at = _at(begun, run)
     if at.state != "queued":  # the search has done with it
@@ -137,21 +78,16 @@ def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     return replace(at, state="paused" if paused else "interrupted")
 
 
-def _network(run: Run) -> str:
+def _network(run: RunRecord) -> str:
     return f"{run.setting('model')} / {run.setting('dataset')}"
 
 
-def _epochs(run: Run) -> int | None:
-    epochs = run.setting("epochs")
-    return None if epochs is None else int(epochs)
-
-
-def _at(begun: RunProgress, run: Run) -> RunProgress:
+def _at(begun: RunProgress, run: RunRecord) -> RunProgress:
     seconds = [s for s in run.values("seconds")[-_LAST_EPOCHS:] if s is not None]
-    accuracy, epoch = run.last("test_top1"), run.last("epoch") or 0.0
+    accuracy = run.last("test_top1")
     return replace(
         begun,
-        epoch=int(epoch) if math.isfinite(epoch) else 0,
+        epoch=run.history[-1].epoch if run.history else 0,
         accuracy=run.last("val_top1") if accuracy is None else accuracy,
         seconds_per_epoch=mean(seconds) if seconds else None,
     )

@@ -1,11 +1,45 @@
-"""Values as TOML writes them; Python reads TOML and does not write it."""
+"""TOML, read and written here alone."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
 from typing import Any
+
+from lpsgd.lab.errors import UserError
+
+
+def read_toml(path: Path, source: str) -> dict[str, Any]:
+    """The tables of a file; ``source`` says in an error which option named it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{source}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers without end
+        raise UserError(f"{source}: not a TOML file: {error}") from None
+
+
+def package_toml(package: str, name: str) -> dict[str, Any]:
+    """The tables of a file that comes with ``package``."""
+    return tomllib.loads((resources.files(package) / name).read_text(encoding="utf-8"))
+
+
+def toml_lines(values: Mapping[str, Any]) -> list[str]:
+    """A line ``key = value`` for each value; what TOML cannot say (None) is left out.
+
+    >>> toml_lines({"lr": 0.1, "betas": [0.9, 0.99], "clip": None})
+    ['lr = 0.1', 'betas = [0.9, 0.99]']
+    """
+    return [
+        f"{toml_key(name)} = {toml_value(value)}"
+        for name, value in values.items()
+        if value is not None
+    ]
 
 
 def toml_value(value: Any) -> str:

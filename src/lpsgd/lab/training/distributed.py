@@ -26,8 +26,6 @@ from lpsgd.lab.errors import LabError, ToldElsewhere, UserError
 
 T = TypeVar("T")
 
-STRATEGIES = ("ddp", "fsdp2")
-
 _PATIENCE = 600.0  # seconds in which all machines must have started their processes
 
 _MEMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -144,7 +142,7 @@ def joined() -> Iterator[World]:
         if _is_lost_connection(error):
             raise LabError(
                 f"process {rank} of {size} lost the connection to another one, which was killed "
-                "or crashed; the same command goes on from the last checkpoint"
+                "or crashed; the same command resumes from the last checkpoint"
             ) from error
         raise
     finally:

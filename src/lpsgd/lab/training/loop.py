@@ -3,54 +3,40 @@
 from __future__ import annotations
 
 import math
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lpsgd._suggest import unknown
-from lpsgd.lab import data as datasets
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.environment import describe_environment
-from lpsgd.lab.store.run_folder import MetricsMark, Onlooker, Run, open_run, writing
+from lpsgd.lab.store.files import writing
+from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow
+from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.checkpoint import CheckpointStore
-from lpsgd.lab.training.distributed import ALONE, STRATEGIES, World
+from lpsgd.lab.training.data import image_workers_watched, load_data
+from lpsgd.lab.training.distributed import ALONE, World
+from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.metrics import state_bytes
-from lpsgd.lab.training.trainer import Diverged, Trainer, numerics
+from lpsgd.lab.training.numerics import numerics
+from lpsgd.lab.training.options import RunOptions, check_options
+from lpsgd.lab.training.tensorboard import TensorBoard
+from lpsgd.lab.training.trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
-    from lpsgd.lab.data import Data
     from lpsgd.lab.spectra.measure import RunMonitor
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-
-
-class Interrupted(LabError):
-    """The run was asked to stop; it is saved and the same command goes on."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a run is carried out; none of this changes how its weights move."""
-
-    root: Path | None = None
-    workers: int = 0
-    save_seconds: float = 60.0
-    tensorboard: bool = False
-    curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
-    until_epoch: int | None = None  # save and pause after this epoch; later calls go on
-    score_test: bool = True  # a search leaves the test set alone
-    strategy: str = "ddp"  # how several processes share the network: ddp or fsdp2
 
 
 def train(
@@ -62,8 +48,8 @@ def train(
     stop: threading.Event | None = None,
     listen: Listener = lambda event: None,
     world: World = ALONE,
-) -> dict[str, Any]:
-    """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return result.json.
+) -> RunResult:
+    """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return its result.
 
     A run that has ended is not trained again. One that pauses, as ``options.until_epoch`` asks,
     returns the state "paused" and leaves no result.json. Setting ``stop`` makes the run save and
@@ -72,28 +58,33 @@ def train(
     """
     options = options or RunOptions()
     listen = listen if world.main else (lambda event: None)
-    _check_options(options, world)
+    check_options(options, world)
     with _open(folder, recipe, world) as run:
-        result = world.from_main(run.result)
-        if result is None:
-            with numerics(recipe) as device, _image_workers_watched():
+        ended = world.from_main(run.result)
+        if ended is None:
+            with numerics(recipe) as device, image_workers_watched():
                 device = world.device(device)
                 precision.require(recipe.precision, device)
                 data = load_data(recipe, options, device)
                 trainer = Trainer(recipe, data, device, world, options.strategy)
-                environment = _environment(recipe, options, device, world)
-                run.begin(recipe, label or recipe.optimizer, environment)
+                how = {"processes": world.size, "strategy": options.strategy}
+                environment = describe_environment(
+                    recipe.threads, str(device), **(how if world.together else {})
+                )
+                if world.main:
+                    run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
-                result = _Session(trainer, run, options, stop, listen).run_all()
+                ended = _Session(trainer, run, options, stop, listen).run_all()
+        result = ended.model_dump()
         listen({"event": "end", **result})
-        return result
+        return ended
 
 
 @contextmanager
-def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[Run]:
+def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[RunFolder]:
     """The folder, opened by the first process; if that fails, it fails in all."""
     with ExitStack() as stack:
-        run: Run = Onlooker(folder)
+        run = RunFolder(folder)
 
         def enter() -> None:
             nonlocal run
@@ -103,71 +94,13 @@ def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[Run]:
         yield run
 
 
-@contextmanager
-def _image_workers_watched() -> Iterator[None]:
-    """An error of our own for a DataLoader worker that was killed, mostly for want of memory.
-
-    Torch raises it in a signal handler: wherever the main thread happens to be.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        text = str(error).strip()
-        if not text.startswith("DataLoader worker"):
-            raise
-        raise LabError(
-            f"a process that decodes images was lost: {text} What was saved before is kept."
-        ) from error
-
-
-def _check_options(options: RunOptions, world: World) -> None:
-    if options.strategy not in STRATEGIES:
-        raise UserError(f"--strategy {unknown('strategy', options.strategy, STRATEGIES)}")
-    if options.strategy == "fsdp2" and not world.together:
-        raise UserError(
-            "--strategy fsdp2 cuts the network over processes, and this one is alone: "
-            "start them with torchrun --nproc-per-node N -m lpsgd train ..."
-        )
-    if options.curvature is not None and world.size > 1:
-        raise UserError(
-            "--curvature is measured by one process; train without it, and measure the "
-            "checkpoints with lpsgd spectrum"
-        )
-
-
-def _environment(
-    recipe: Recipe, options: RunOptions, device: torch.device, world: World
-) -> dict[str, Any]:
-    found = describe_environment(recipe.threads, str(device))
-    if world.together:
-        found.update(processes=world.size, strategy=options.strategy)
-    return found
-
-
-def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
-    """Load the data of a recipe."""
-    return datasets.load(
-        recipe.dataset,
-        options.root,
-        seed=recipe.seed,
-        train_size=recipe.train_size,
-        val_size=recipe.val_size,
-        test_size=recipe.test_size,
-        batch_size=recipe.batch_size,
-        augment=recipe.augment,
-        device=str(device),
-        workers=options.workers,
-        **recipe.data,
-    )
-
-
 class _Session:
     """A trainer with its folder: where in the epochs it is, and when it was last saved."""
 
     def __init__(
         self,
         trainer: Trainer,
-        run: Run,
+        run: RunFolder,
         options: RunOptions,
         stop: threading.Event,
         listen: Listener,
@@ -181,15 +114,15 @@ class _Session:
         self.epoch = 1
         self.batch = 0
         self.store = CheckpointStore(run.checkpoints, self._warn, self.world)
-        self.board: _Board | None = None
+        self.board: TensorBoard | None = None
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
         self._curvature = self._curvature_monitor()
 
-    def run_all(self) -> dict[str, Any]:
+    def run_all(self) -> RunResult:
         self._resume()
         if self.options.tensorboard and self.world.main:
-            self.board = _Board(self.run.folder, self.epoch)
+            self.board = TensorBoard(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
         self.listen(
@@ -256,13 +189,15 @@ class _Session:
             self._save()
 
     def _end_epoch(self) -> None:
-        record = self._evaluate()
+        row = self._evaluate()
+        record = asdict(row)
         watched = "test" if self.options.score_test else "val" if self.trainer.data.val else "train"
         loss = record[f"{watched}_nll"]
         if math.isfinite(loss):
             # before the metrics are written: a run stopped in here does both again
             self._measure_curvature(self.epoch)
-        self.run.append_metrics(record)
+        if self.world.main:
+            self.run.metrics.append(row)
         if self.board is not None:
             self.board.add(record)
         self.listen({"event": "epoch", **record})
@@ -274,37 +209,37 @@ class _Session:
         self.batch = 0
         self.trainer.start_epoch()
 
-    def _evaluate(self) -> dict[str, Any]:
-        """Return the epoch's line of metrics.jsonl. Evaluating changes no state."""
+    def _evaluate(self) -> MetricsRow:
+        """Return the epoch's row of metrics.jsonl. Evaluating changes no state."""
         trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
         score = partial(trainer.evaluate, between=self._between_batches)
         rows = None if self.world.size == 1 else self._rows_to_score
         every = recipe.train_eval_every
         asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
-        whole = score(trainer.data.train.plain(rows)) if asked else None
+        train = score(trainer.data.train.plain(rows)) if asked else None
         val = score(trainer.data.val.epoch(0, rows=rows)) if trainer.data.val is not None else None
         test = score(trainer.data.test.epoch(0, rows=rows)) if self.options.score_test else None
-        return {
-            "epoch": self.epoch,
-            "step": trainer.step,
-            "lr": sums.lr,
-            "p": sums.p,
-            "train_nll": sums.nll.item() / sums.examples,
-            "train_top1": 100 * sums.correct.item() / sums.examples,
-            "train_nll_eval": whole.nll if whole else None,
-            "val_nll": val.nll if val else None,
-            "val_top1": val.top1 if val else None,
-            "test_nll": test.nll if test else None,
-            "test_top1": test.top1 if test else None,
-            "test_top5": test.top5 if test else None,
-            "update_rms": sums.update_rms,
-            "grad_density": sums.grad_density,
-            "grad_norm": sums.grad_norm.item() / sums.steps,
-            "steps": sums.steps,
-            "images_per_second": sums.images / max(sums.seconds, 1e-9),
-            "seconds": sums.seconds,
-            "optimizer_seconds": sums.optimizer_seconds,
-        }
+        return MetricsRow(
+            epoch=self.epoch,
+            step=trainer.step,
+            lr=sums.lr,
+            p=sums.p,
+            train_nll=sums.nll.item() / sums.examples,
+            train_top1=100 * sums.correct.item() / sums.examples,
+            train_nll_eval=train.nll if train else None,
+            val_nll=val.nll if val else None,
+            val_top1=val.top1 if val else None,
+            test_nll=test.nll if test else None,
+            test_top1=test.top1 if test else None,
+            test_top5=test.top5 if test else None,
+            update_rms=sums.update_rms,
+            grad_density=sums.grad_density,
+            grad_norm=sums.grad_norm.item() / sums.steps,
+            steps=sums.steps,
+            images_per_second=sums.images / max(sums.seconds, 1e-9),
+            seconds=sums.seconds,
+            optimizer_seconds=sums.optimizer_seconds,
+        )
 
     def _curvature_monitor(self) -> RunMonitor | None:
         if self.options.curvature is None:
@@ -344,18 +279,18 @@ class _Session:
                 f"the processes found checkpoints of different steps ({steps}) in "
                 f"{self.run.checkpoints}: the folder must be on storage that all machines share"
             )
+        if self.world.main:
+            self.run.metrics.truncate(MetricsMark(**state["metrics"]) if state else None)
         if state is None:
-            self.run.cut_metrics(MetricsMark(0, ""))
             return
-        self.run.cut_metrics(MetricsMark(**state["metrics"]))
         self.trainer.load_state_dict(state["trainer"])
         self.epoch, self.batch = state["epoch"], state["batch"]
 
     def _newest(self) -> dict[str, Any] | None:
         for state in self.store.load():
-            if self.run.metrics_reach(MetricsMark(**state["metrics"])):
+            if self.run.metrics.reaches(MetricsMark(**state["metrics"])):
                 return state
-            self._warn(f"{self.run.metrics_path} lost lines; using an earlier checkpoint")
+            self._warn(f"{self.run.metrics.path} lost lines; using an earlier checkpoint")
         return None
 
     def _save(self) -> Path:
@@ -366,7 +301,7 @@ class _Session:
             "epoch": self.epoch,
             "batch": self.batch,
             "trainer": self.trainer.state_dict(),
-            "metrics": asdict(self.run.mark_metrics()),
+            "metrics": asdict(self.run.metrics.mark()),
         }
         with writing(self.run.folder):
             path = self.store.save(self.trainer.step, state)
@@ -385,68 +320,27 @@ class _Session:
         self._save()
         raise Interrupted(
             f"stopped at step {self.trainer.step} of {self.trainer.total_steps} and saved in "
-            f"{self.run.folder}; the same command goes on from there"
+            f"{self.run.folder}; the same command resumes from there"
         )
 
-    def _finish(self, state: str, reason: str | None, facts: dict[str, Any]) -> dict[str, Any]:
+    def _finish(self, state: str, reason: str | None, facts: dict[str, Any]) -> RunResult:
         result = self._result(state, reason, facts)
-        self.run.finish(result)
+        if self.world.main:
+            self.run.finish(result)
         return result
 
-    def _result(self, state: str, reason: str | None, facts: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "state": state,
-            "epochs": self.epoch - 1,
-            "reason": reason,
-            "step": facts["step"],
-            "lr": facts.get("lr"),
-            "p": facts.get("p"),
-            "grad_norm": facts.get("gradient norm"),
-            "state_bytes": state_bytes(self.trainer.optimizer),
-            "parameters": sum(p.numel() for p in self.trainer.parameters),
-        }
+    def _result(self, state: str, reason: str | None, facts: dict[str, Any]) -> RunResult:
+        return RunResult(
+            state=state,
+            epochs=self.epoch - 1,
+            reason=reason,
+            step=facts["step"],
+            lr=facts.get("lr"),
+            p=facts.get("p"),
+            grad_norm=facts.get("gradient norm"),
+            state_bytes=state_bytes(self.trainer.optimizer),
+            parameters=sum(p.numel() for p in self.trainer.parameters),
+        )
 
     def _warn(self, text: str) -> None:
         self.listen({"event": "warning", "text": text})
-
-
-class _Board:
-    """The same numbers for TensorBoard."""
-
-    def __init__(self, folder: Path, first_epoch: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # what was written of epochs that are now trained again is hidden
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
-
-    def add(self, record: dict[str, Any]) -> None:
-        for name, value in record.items():
-            if isinstance(value, int | float) and name not in ("epoch", "step"):
-                self._writer.add_scalar(name, value, record["epoch"])
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-@contextmanager
-def stop_on_signals(*, patient: bool = False) -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and Ctrl-C set; a second signal ends the process at once.
-
-    Not if ``patient``, for processes that get each signal twice: from the batch system, and again
-    from torchrun, which ends those that take too long by SIGKILL.
-    """
-    event = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask(number: int, frame: object) -> None:
-        event.set()
-        for known in () if patient else before:
-            signal.signal(known, signal.SIG_DFL)
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from lpsgd.lab.training.strategies import whole
+from lpsgd.lab.training.strategies import unshard
 
 
 @dataclass(frozen=True)
@@ -39,29 +39,21 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    nll = correct = among5 = None
-    count = 0
+    sums: Tensor | None = None
     for inputs, targets in batches:
         with autocast():
             logits = model(inputs)
         logits = logits.float()
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices == targets[:, None]
-        parts = (
-            cross_entropy(logits, targets, reduction="sum").double(),
-            best[:, 0].sum(),
-            best.sum(),
-        )
-        nll = parts[0] if nll is None else nll + parts[0]
-        correct = parts[1] if correct is None else correct + parts[1]
-        among5 = parts[2] if among5 is None else among5 + parts[2]
-        count += len(targets)
+        nll = cross_entropy(logits, targets, reduction="sum").double()
+        count = torch.full_like(nll, len(targets))
+        found = torch.stack([nll, best[:, 0].sum().double(), best.sum().double(), count])
+        sums = found if sums is None else sums + found
         between()
     model.train(was_training)
-    if nll is None or correct is None or among5 is None:
+    if sums is None:
         raise ValueError("there is nothing to evaluate on: the loader gave no batches")
-    counted = torch.full_like(nll, count)
-    sums = total(nll, correct.double(), among5.double(), counted)
-    loss, right, near, examples = (part.item() for part in sums)
+    loss, right, near, examples = (part.item() for part in total(*sums))
     return Scores(nll=loss / examples, top1=100 * right / examples, top5=100 * near / examples)
 
 
@@ -72,14 +64,14 @@ def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Return the l2 norm of all gradients taken as one vector."""
-    return whole(torch.nn.utils.get_total_norm(gradients(parameters)))
+    return unshard(torch.nn.utils.get_total_norm(gradients(parameters)))
 
 
 def update_rms(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
     """Return sqrt(mean((after - before)^2)) over all coordinates: the size of one step."""
     total, count = 0.0, 0
     for old, new in zip(before, after, strict=True):
-        total += whole((new.detach() - old).double().square().sum()).item()
+        total += unshard((new.detach() - old).double().square().sum()).item()
         count += old.numel()
     return float((total / max(1, count)) ** 0.5)
 

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder: DCP's files with the tensors of model and optimizer, ``rest.pt`` with
 everything else, and ``files.json`` with the digest of each file. The folder's name holds the digest
-of files.json and appears in one rename. Reading needs no other process and gives whole tensors, so
-any number of processes, one among them, can go on from it.
+of files.json and appears in one rename. Reading needs no other process and gives unsharded tensors:
+any number of processes, one among them, can resume from it.
 
 DCP's own index of a checkpoint is a pickle, which could run code; it is read by `_Unpickler`, which
 knows the few classes of such an index alone.
@@ -12,7 +12,6 @@ knows the few classes of such an index alone.
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import shutil
 import warnings
@@ -27,7 +26,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from lpsgd.lab.store.files import write_bytes, write_json
+from lpsgd.lab.store.files import write_bytes
+from lpsgd.lab.store.jsonio import read_json, write_json
 from lpsgd.lab.training.checkpoint import SUFFIX
 from lpsgd.lab.training.distributed import World
 
@@ -72,7 +72,7 @@ def _finish(part: Path, stem: str, digests: dict[str, str]) -> Path:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the state in one folder as whole tensors, or None if it is not what was written."""
+    """Return the state in one folder, unsharded, or None if it is not what was written."""
     if not _is_intact(path):
         return None
     rest = torch.load(path / _REST, map_location="cpu", weights_only=True)
@@ -95,7 +95,7 @@ def _is_intact(path: Path) -> bool:
     try:
         if _digest(path / _LIST)[:32] != path.stem.rpartition("-")[2]:
             return False
-        digests = json.loads((path / _LIST).read_text(encoding="utf-8"))
+        digests = read_json(path / _LIST)
         return all(_digest(path / name) == digest for name, digest in digests.items())
     except FileNotFoundError:
         return False

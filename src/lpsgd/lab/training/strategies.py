@@ -1,4 +1,4 @@
-"""How a network is spread over the processes of a run: copied (DDP) or cut (FSDP2).
+"""How a network is spread over the processes of a run: replicated (DDP) or sharded (FSDP2).
 
 Either way one step on N processes is the step of one process on the whole batch, to rounding.
 Batch norm is no exception: its means and variances are taken over the rows of all processes. Nor
@@ -19,11 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from lpsgd._dtensor import is_sharded
 
 
-def copied(model: nn.Module, device: torch.device, example: Tensor) -> DistributedDataParallel:
+def replicate(model: nn.Module, device: torch.device, example: Tensor) -> DistributedDataParallel:
     """The network with torch's DDP around it, which averages gradients over the processes.
 
     DDP fixes the order in which it sends gradients after the first step. The order decides
-    rounding with three processes or more, so a run that goes on from a checkpoint would differ in
+    rounding with three processes or more, so a run that resumes from a checkpoint would differ in
     the last bit from one that never stopped: a step on ``example`` is taken here and forgotten.
     """
     network = DistributedDataParallel(
@@ -39,8 +39,8 @@ def copied(model: nn.Module, device: torch.device, example: Tensor) -> Distribut
     return network
 
 
-def cut(model: nn.Module, device: torch.device) -> None:
-    """Cut the parameters into one part for each process by torch's FSDP2, block by block."""
+def shard(model: nn.Module, device: torch.device) -> None:
+    """Shard the parameters, one part for each process, by torch's FSDP2, block by block."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -67,26 +67,46 @@ def averaging(network: Any, *, wanted: bool) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def let_go(model: Any) -> None:
-    """Free what FSDP2 keeps whole after a forward pass for a backward pass that does not come."""
+def reshard(model: Any) -> None:
+    """Free what FSDP2 keeps unsharded after a forward pass for a backward pass that never comes."""
     model.reshard()
 
 
-def whole(tensor: Any) -> Tensor:
-    """A cut tensor put together, the same on every process; a plain one as it is."""
+def unshard(tensor: Any) -> Tensor:
+    """A sharded tensor put together, the same on every process; a plain one as it is."""
     found: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
     return found
 
 
-def cut_like(value: Any, like: Any) -> Any:
-    """This process's part of a whole tensor, if ``like`` is cut and of its shape."""
+def shard_like(value: Any, like: Any) -> Any:
+    """This process's part of an unsharded tensor, if ``like`` is sharded and of its shape."""
     if not is_sharded(like) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    # every process has the whole value: nothing is sent
+    # every process has all of the value: nothing is sent
     there = value.to(like.device)
     return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def load_model(model: nn.Module, state: dict[str, Any]) -> None:
+    """Load an unsharded state dict into a model that may be sharded."""
+    own = model.state_dict()
+    model.load_state_dict({name: shard_like(value, own.get(name)) for name, value in state.items()})
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load an unsharded state dict into an optimizer whose parameters may be sharded."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(map(is_sharded, parameters)):
+        numbers = [i for group in state["param_groups"] for i in group["params"]]
+        own = {
+            number: {key: shard_like(value, p) for key, value in state["state"][number].items()}
+            for number, p in zip(numbers, parameters, strict=True)
+            if number in state["state"]
+        }
+        state = {**state, "state": own}
+    optimizer.load_state_dict(state)
 
 
 # ---------------------------------------------------------------------- batch norm

@@ -6,24 +6,21 @@ function of the recipe and of what `Trainer.state_dict` holds, so that a run can
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from lpsgd._dtensor import local_part
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training import strategies
+from lpsgd.lab.training.build import check_world, make_average, make_model, make_optimizer
 from lpsgd.lab.training.distributed import ALONE, World
 from lpsgd.lab.training.lr import lr_factor
 from lpsgd.lab.training.metrics import (
@@ -34,9 +31,10 @@ from lpsgd.lab.training.metrics import (
     gradients,
     update_rms,
 )
+from lpsgd.lab.training.numerics import rng_state, seed_all, set_rng_state
 from lpsgd.lab.training.precision import autocast, make_scaler
-from lpsgd.lab.training.strategies import cut_like, share_batch_norms, share_dropouts, whole
-from lpsgd.peers import factory, grammar
+from lpsgd.lab.training.strategies import unshard
+from lpsgd.peers import grammar
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
@@ -73,14 +71,6 @@ class EpochSums:
     optimizer_seconds: float = 0.0
 
 
-@dataclass
-class Pending:
-    """Losses that have not been looked at yet, with what a message about them needs."""
-
-    losses: list[Tensor] = field(default_factory=list)
-    facts: list[dict[str, Any]] = field(default_factory=list)
-
-
 class Trainer:
     """Trains one model on one device. ``train_step`` is all that happens between two batches.
 
@@ -100,29 +90,21 @@ class Trainer:
         self.data = data
         self.device = device
         self.world = world
-        self.cut = world.together and strategy == "fsdp2"
-        self._check_world()
+        self.sharded = world.together and strategy == "fsdp2"
+        check_world(recipe, world, sharded=self.sharded)
         self.steps_per_epoch = len(data.train)
         self.total_steps = recipe.epochs * self.steps_per_epoch
         self.warmup_steps = round(recipe.warmup_epochs * self.steps_per_epoch)
 
-        self.model = self._make_model()
-        self.ema = (
-            AveragedModel(
-                self.model,
-                multi_avg_fn=_average(recipe.ema),
-                use_buffers=True,
-            )
-            if recipe.ema
-            else None
-        )
+        self.model = make_model(recipe, data, device, world, sharded=self.sharded)
+        self.ema = make_average(self.model, recipe.ema)
         spread = self._spread()
         self.network: Callable[[Tensor], Tensor] = (
             torch.compile(spread) if recipe.compile else spread
         )
         self._averaging = partial(strategies.averaging, spread)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = self._make_optimizer()
+        self.optimizer = make_optimizer(recipe, self.model, steps_per_epoch=self.steps_per_epoch)
         self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.autocast = partial(autocast, recipe.precision, device)
         self.scaler = make_scaler(recipe.precision, device)
@@ -130,7 +112,8 @@ class Trainer:
         self._zero = torch.zeros((), dtype=torch.float64, device=device)
         self.sums = self._new_sums()
         self._watch = Stopwatch(device)
-        self._pending = Pending()
+        # losses that have not been looked at yet, with what a message about them needs
+        self._pending: list[tuple[Tensor, dict[str, Any]]] = []
         self._losses_per_check = _LOSSES_PER_CHECK.get(device.type, _GPU_LOSSES_PER_CHECK)
         # from here on draws belong to training: what making the model drew does not matter
         seed_all(recipe.seed + 1_000_003)
@@ -146,7 +129,7 @@ class Trainer:
         norm = self._clip()
         if measure:
             density = gradient_density(gradients(self.parameters))
-            self.sums.grad_density = float(whole(density))
+            self.sums.grad_density = float(unshard(density))
             before = [p.detach().clone() for p in self.parameters]
         self._optimizer_step(inputs, targets)
         if measure:
@@ -206,7 +189,7 @@ class Trainer:
         """The parts of a batch, of each the rows that are here."""
         if self.recipe.accumulate == 1:
             return [(inputs, targets)]
-        # text has several targets for one input row, so targets are cut where inputs are
+        # text has several targets for one input row, so targets are split where inputs are
         examples = len(targets) // len(inputs)
         sizes = [len(rows) for rows in self.rows_here(self._images(inputs))]
         parts = torch.split(inputs, sizes)
@@ -228,7 +211,7 @@ class Trainer:
         """Clip the gradient if the recipe asks for it; return the norm that it had."""
         if self.recipe.clip_norm is None:
             return gradient_norm(self.parameters)
-        return whole(nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm))
+        return unshard(nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm))
 
     def _optimizer_step(self, inputs: Tensor, targets: Tensor) -> None:
         def closure() -> Tensor:
@@ -246,15 +229,15 @@ class Trainer:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say what is wrong with an optimizer that does something no cut parameter can do."""
+        """Say what is wrong with an optimizer that does something no sharded parameter can do."""
         try:
             yield
         except (RuntimeError, NotImplementedError) as error:
-            if not self.cut or "dtensor" not in str(error).lower():
+            if not self.sharded or "dtensor" not in str(error).lower():
                 raise
             raise UserError(
-                f"{self.recipe.optimizer} cannot step parameters that are cut over processes; use "
-                f"--strategy ddp, which copies them ({str(error).splitlines()[0]})"
+                f"{self.recipe.optimizer} cannot step parameters that are sharded over processes; "
+                f"use --strategy ddp, which copies them ({str(error).splitlines()[0]})"
             ) from error
 
     def _add(
@@ -270,17 +253,15 @@ class Trainer:
         sums.steps += 1
         sums.lr = float(self.optimizer.param_groups[0]["lr"])
         sums.p = self.current_p()
-        self._pending.losses.append(loss)
-        self._pending.facts.append(
-            {"step": self.step, "lr": sums.lr, "p": sums.p, "gradient norm": norm}
-        )
-        if len(self._pending.losses) >= self._losses_per_check:
+        facts = {"step": self.step, "lr": sums.lr, "p": sums.p, "gradient norm": norm}
+        self._pending.append((loss, facts))
+        if len(self._pending) >= self._losses_per_check:
             self.check_losses()
 
     def check_losses(self) -> None:
         """Raise Diverged for the first loss since the last check that is NaN or infinite."""
-        pending, self._pending = self._pending, Pending()
-        for loss, facts in zip(pending.losses, pending.facts, strict=True):
+        pending, self._pending = self._pending, []
+        for loss, facts in pending:
             value = loss.item()
             if value - value != 0:  # NaN or infinite
                 facts["gradient norm"] = facts["gradient norm"].item()
@@ -315,8 +296,8 @@ class Trainer:
         try:
             return evaluate(model, batches, self.autocast, between, self.world.sum)
         finally:
-            if self.cut:
-                strategies.let_go(model)
+            if self.sharded:
+                strategies.reshard(model)
 
     # ------------------------------------------------------------------ state
 
@@ -335,189 +316,28 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` returned."""
         self.step = state["step"]
-        _load_model(self.model, state["model"])
-        self.optimizer.load_state_dict(self._optimizer_state_here(state["optimizer"]))
+        strategies.load_model(self.model, state["model"])
+        strategies.load_optimizer(self.optimizer, state["optimizer"])
         if self.ema is not None:
-            _load_model(self.ema, state["ema"])
+            strategies.load_model(self.ema, state["ema"])
         self.scaler.load_state_dict(state["scaler"])
         set_rng_state(state["rng"])
         for name, value in state["sums"].items():
             setattr(self.sums, name, value.to(self.device) if isinstance(value, Tensor) else value)
 
-    def _optimizer_state_here(self, state: dict[str, Any]) -> dict[str, Any]:
-        """An optimizer's state with what belongs to each coordinate cut as the parameters are."""
-        if not self.cut:
-            return state
-        numbers = [i for group in state["param_groups"] for i in group["params"]]
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        own = {
-            number: {key: cut_like(value, p) for key, value in state["state"][number].items()}
-            for number, p in zip(numbers, parameters, strict=True)
-            if number in state["state"]
-        }
-        return {**state, "state": own}
-
     def _new_sums(self) -> EpochSums:
         zero = self._zero.clone
         return EpochSums(nll=zero(), correct=zero(), grad_norm=zero())
-
-    def _make_model(self) -> nn.Module:
-        from lpsgd.lab import models
-
-        width = self.recipe.width
-        convolutions = self.recipe.model.startswith(("resnet", "vgg"))
-        if convolutions and width is not None and width < 8 and self.device.type == "cpu":
-            raise UserError(
-                f"width={width} is too narrow for {self.recipe.model} on a CPU, where torch's "
-                "channels_last convolutions corrupt memory below 8 channels; use 8 or more"
-            )
-        # the same seed gives the same weights whatever the optimizer
-        seed_all(self.recipe.seed)
-        model = models.create(
-            self.recipe.model,
-            input_shape=self.data.input_shape,
-            classes=self.data.classes,
-            width=self.recipe.width,
-        ).to(self.device)
-        if self.data.task == "image" and not self.cut:  # FSDP2 takes contiguous parameters alone
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if self.world.size > 1:
-            model = share_batch_norms(model, self.device)
-            share_dropouts(model)
-        return model.train()
-
-    def _check_world(self) -> None:
-        """Refuse what several processes cannot do together."""
-        recipe, size = self.recipe, self.world.size
-        if recipe.batch_size // recipe.accumulate < size:
-            parts = f" in accumulate={recipe.accumulate} parts" if recipe.accumulate > 1 else ""
-            raise UserError(
-                f"batch_size={recipe.batch_size}{parts} has no row for each of {size} processes: "
-                "it is the size of the whole batch, of which each takes its share"
-            )
-        if self.world.together and recipe.create_graph:
-            raise UserError(
-                f"{recipe.optimizer} needs second derivatives (create_graph), which torch's DDP "
-                "and FSDP2 do not give; train in one process, without torchrun"
-            )
-        if self.cut and recipe.precision == "fp16":
-            raise UserError(
-                "precision=fp16 does not work with --strategy fsdp2: its loss scaler looks at the "
-                "part of a gradient that lies here alone; use bf16, or --strategy ddp"
-            )
 
     def _spread(self) -> nn.Module:
         """The network over all processes; in one process, the model itself."""
         if not self.world.together:
             return self.model
-        if self.cut:
-            strategies.cut(self.model, self.device)
-            if self.ema is not None:
-                strategies.cut(self.ema.module, self.device)
+        if self.sharded:
+            for model in (self.model, self.ema and self.ema.module):
+                if model is not None:
+                    strategies.shard(model, self.device)
             return self.model
         kind = torch.float32 if self.data.task == "image" else torch.int64
         example = torch.zeros(2, *self.data.input_shape, dtype=kind, device=self.device)
-        return strategies.copied(self.model, self.device, example)
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        try:
-            optimizer = factory.build(
-                self.recipe.optimizer,
-                self.model,
-                self.recipe.settings,
-                total_steps=self.total_steps,
-                steps_per_epoch=self.steps_per_epoch,
-                total_epochs=self.recipe.epochs,
-            )
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        if self.recipe.decay == "matrices":
-            spare_vectors(optimizer)
-        return optimizer
-
-
-def _average(decay: float) -> Callable[..., None]:
-    """Torch's exponential average; of parameters that are cut, each process moves its part."""
-    move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-
-    @torch.no_grad()
-    def average(averages: list[Tensor], current: list[Tensor], count: Tensor) -> None:
-        move([local_part(t) for t in averages], [local_part(t) for t in current], count)
-
-    return average
-
-
-def _load_model(model: nn.Module, state: dict[str, Any]) -> None:
-    own = model.state_dict()
-    model.load_state_dict({name: cut_like(value, own.get(name)) for name, value in state.items()})
-
-
-def spare_vectors(optimizer: torch.optim.Optimizer) -> None:
-    """Move norms and biases into groups of their own without weight decay."""
-    for group in list(optimizer.param_groups):
-        vectors = [p for p in group["params"] if p.ndim < 2]
-        matrices = [p for p in group["params"] if p.ndim >= 2]
-        if vectors and matrices:
-            group["params"] = matrices
-            spared: dict[str, Any] = {
-                key: 0.0 for key in ("weight_decay", "decoupled_decay") if key in group
-            }
-            optimizer.add_param_group({**group, **spared, "params": vectors})
-
-
-def seed_all(seed: int) -> None:
-    """Seed every global generator that a model or an optimizer may draw from."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def rng_state() -> dict[str, Any]:
-    """Return the state of the global generators as tensors and plain values."""
-    kind, keys, position, has_gauss, cached = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": (kind, torch.from_numpy(np.asarray(keys).copy()), position, has_gauss, cached),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Put the global generators back to what `rng_state` returned."""
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, keys.numpy(), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-
-
-@contextmanager
-def numerics(recipe: Recipe) -> Iterator[torch.device]:
-    """Choose device, threads and deterministic kernels for a run, and put them back afterwards."""
-    device = choose_device(recipe.device)
-    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    torch.set_num_threads(recipe.threads)
-    torch.backends.cudnn.deterministic = True
-    try:
-        yield device
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic = deterministic
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of a recipe; ``auto`` takes a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        if device.type == "meta":  # shapes without numbers: nothing to train
-            raise RuntimeError
-    except RuntimeError:
-        raise UserError(f"device={name!r} is not a device: write cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={name!r}: this machine has no GPU that torch can use")
-    return device
+        return strategies.replicate(self.model, self.device, example)

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import Data, ImageSet, Request, image_data
+from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, image_data
 
 NORMALIZATION = Normalization(mean=(0.3051,), std=(0.3238,))  # of the 1442 training images
 
 
-def load(request: Request) -> Data:
+def load(request: DataRequest) -> Data:
     """The digits as 1 x 32 x 32 images. A mirrored digit is not a digit, so there is no flip."""
     train, test = train_and_test()
     return image_data(request, train, test, NORMALIZATION, classes=10, flip=False)

@@ -16,21 +16,21 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, Rows, chosen, whole
+from lpsgd.lab.data.loaders import Batch, Data, DataRequest, Loader, Rows, chosen, read_count
 from lpsgd.lab.data.seeding import derive
-from lpsgd.lab.data.subsets import pick_test, split
+from lpsgd.lab.data.subsets import pick_test, split_train
 from lpsgd.lab.errors import LabError, UserError
 
 EXTENSIONS = {".jpg", ".jpeg", ".png"}
 NORMALIZATION = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
-def load(request: Request, *, path: str | Path | None = None, size: int = 224) -> Data:
+def load(request: DataRequest, *, path: str | Path | None = None, size: int = 224) -> Data:
     """``path``/train and ``path``/val hold a folder for each class; ``val`` is the test set."""
     folder = place(request.root, path)
-    size = whole("size", size, least=1)
+    size = read_count("size", size, least=1)
     train, test = scan(folder)
-    chosen, held_out = split(
+    chosen, held_out = split_train(
         train.labels, train_size=request.train_size, val_size=request.val_size, seed=request.seed
     )
     tested = pick_test(test.labels, request.test_size)
@@ -108,7 +108,7 @@ def _list(folder: Path, classes: list[str]) -> Files:
     return Files(paths, torch.tensor(labels), classes)
 
 
-def read(path: Path) -> Image.Image:
+def read_image(path: Path) -> Image.Image:
     """Decode an image file; grey, CMYK, palette and transparent images become RGB."""
     try:
         with Image.open(path) as image:
@@ -163,7 +163,7 @@ class FileLoader(Loader):
     number of workers nor where a run resumes changes it.
     """
 
-    def __init__(self, files: Files, size: int, request: Request, *, train: bool) -> None:
+    def __init__(self, files: Files, size: int, request: DataRequest, *, train: bool) -> None:
         super().__init__(len(files.paths), request, train=train)
         self._files = files
         self._crop = size
@@ -210,7 +210,7 @@ class _Crops(Dataset["tuple[Tensor, int] | _Failure"]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int] | _Failure:
         try:
-            image = read(self.paths[index])
+            image = read_image(self.paths[index])
         except LabError as error:
             return _Failure(str(error))
         if self.epoch is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import Data, ImageSet, Request, image_data, whole
+from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, image_data, read_count
 from lpsgd.lab.data.seeding import generator
 from lpsgd.lab.errors import UserError
 
@@ -15,10 +15,12 @@ TRAIN_EXAMPLES = 1024
 TEST_EXAMPLES = 256
 
 
-def load(request: Request, *, shape: Sequence[int] | str = (3, 32, 32), classes: int = 10) -> Data:
+def load(
+    request: DataRequest, *, shape: Sequence[int] | str = (3, 32, 32), classes: int = 10
+) -> Data:
     """As many examples as the sizes ask for (default 1024 and 256), the same for every seed."""
     size = _shape(shape)
-    classes = whole("classes", classes, least=2)
+    classes = read_count("classes", classes, least=2)
     train_count = (request.train_size or TRAIN_EXAMPLES) + request.val_size
     train = _images("train", train_count, size, classes)
     test = _images("test", request.test_size or TEST_EXAMPLES, size, classes)

@@ -9,22 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lpsgd.lab.data.loaders import Batch, Data, Loader, Request, Rows, chosen, whole
+from lpsgd.lab.data.loaders import Batch, Data, DataRequest, Loader, Rows, chosen, read_count
 from lpsgd.lab.data.seeding import derive
 from lpsgd.lab.errors import UserError
 
 TEST_SHARE = 10  # the last tenth of the text is the test set
 
 
-def load(request: Request, *, path: str | Path | None = None, context: int = 128) -> Data:
+def load(request: DataRequest, *, path: str | Path | None = None, context: int = 128) -> Data:
     """Cut a text into a training part (its first nine tenths) and a test part (the rest).
 
     An example is a window of ``context`` characters, the sizes count windows. The validation split
     is the end of the training part, a training subset is a run of windows at a place drawn from
     the seed: neighbouring windows share sentences, so random windows would leak.
     """
-    context = whole("context", context, least=1)
-    text = manual() if path is None else read(Path(str(path)))
+    context = read_count("context", context, least=1)
+    text = manual() if path is None else read_file(Path(str(path)))
     characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     vocabulary, numbers = np.unique(characters, return_inverse=True)
     stream = torch.from_numpy(numbers)
@@ -56,7 +56,7 @@ def manual() -> str:
     return "\n".join(topics[name] for name in sorted(topics))
 
 
-def read(path: Path) -> str:
+def read_file(path: Path) -> str:
     """A UTF-8 text file."""
     try:
         return path.expanduser().read_text(encoding="utf-8")
@@ -75,7 +75,7 @@ class TextLoader(Loader):
     so that the model sees every position of the text.
     """
 
-    def __init__(self, stream: Tensor, context: int, request: Request, *, train: bool) -> None:
+    def __init__(self, stream: Tensor, context: int, request: DataRequest, *, train: bool) -> None:
         size = _windows(stream, context)
         if size < 1:
             raise UserError(
@@ -102,7 +102,7 @@ def _windows(stream: Tensor, context: int) -> int:
     return len(stream) // context - 1
 
 
-def _hold_out(train: Tensor, request: Request, context: int) -> tuple[Tensor, Tensor]:
+def _hold_out(train: Tensor, request: DataRequest, context: int) -> tuple[Tensor, Tensor]:
     """Cut the validation windows off the end; then keep a run of ``train_size`` windows."""
     total = _windows(train, context)
     val = train[:0]

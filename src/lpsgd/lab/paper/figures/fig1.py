@@ -2,127 +2,131 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lpsgd.curvature.records import FILE_NAME
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper.protocol import (
-    Options,
-    chosen_panels,
+    RunGroup,
+    Setup,
+    begin_document,
+    data_title,
     recipe,
     scaled_epoch,
     tasks_for,
 )
 from lpsgd.lab.paper.tables import published as tables
-from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
+from lpsgd.lab.spectra.options import CurvatureOptions
+from lpsgd.lab.spectra.records import CurvatureRecord, read_curvature
 
 if TYPE_CHECKING:
     from lpsgd.lab.execution.executor import ExecutorChoice
-    from lpsgd.lab.training.loop import RunOptions
+    from lpsgd.lab.training.options import RunOptions
 
-# data set, model, epochs between two measurements
-PANELS = (("cifar10", "ResNet-18", 20), ("imagenet1k", "ResNet-50", 5))
+# data set and model -> epochs between two measurements
+PANELS = {("cifar10", "ResNet-18"): 20, ("imagenet1k", "ResNet-50"): 5}
 # what the introduction reads off the figure: largest and smallest eigenvalue early in training
 STATED = {"cifar10": (17.5, -2.5), "imagenet1k": (1180.0, -680.0)}
 
 
-def plan(options: Options) -> list[Task]:
+def plan(setup: Setup) -> list[RunGroup]:
     """One run for each panel; its curvature is measured while it trains."""
-    return [_task(dataset, model, options) for dataset, model, _ in chosen_panels(PANELS, options)]
-
-
-def hessian_images(options: Options) -> list[int]:
-    """How many images the Hessian products of each run go through."""
-    from lpsgd.curvature.monitor import DIAGONAL_PROBES
-
-    products = options.scale.probes * options.scale.lanczos + DIAGONAL_PROBES
-    images = products * _samples(options)
+    one_seed = replace(setup, seeds=1)
+    name = setup.choices["fig1-optimizer"]
+    (paper_name,) = (paper for paper, lab in tables.OPTIMIZERS.items() if lab == name)
     return [
-        images * _measurements(task.recipe.epochs, scaled_epoch(every, dataset, options))
-        for task, (dataset, _, every) in zip(
-            plan(options), chosen_panels(PANELS, options), strict=True
+        RunGroup(
+            dataset,
+            model,
+            name,
+            # in folders of their own: nobody measured the curvature of the tables' runs
+            tasks_for(
+                recipe(tables.setting(dataset, model, paper_name), setup),
+                name,
+                one_seed,
+                kind=_kind(setup),
+            ),
         )
+        for dataset, model in PANELS
+        if model in setup.models
     ]
 
 
-def _measurements(epochs: int, every: int) -> int:
-    """Before training, at the multiples of ``every``, and at the end."""
-    return 1 + -(-epochs // every)
+def hessian_images(setup: Setup, groups: Sequence[RunGroup]) -> list[int]:
+    """How many images the Hessian products of each run go through."""
+    from lpsgd.curvature.monitor import DIAGONAL_PROBES
+
+    products = setup.scale.probes * setup.scale.lanczos + DIAGONAL_PROBES
+    # measured before training, at the multiples of the spacing, and at the end
+    return [
+        products * _samples(setup) * (1 + math.ceil(task.recipe.epochs / _spacing(group, setup)))
+        for group in groups
+        for task in group.tasks
+    ]
 
 
-def _task(dataset: str, model: str, options: Options) -> Task:
-    by_name = {lab: paper for paper, lab in tables.OPTIMIZERS.items()}
-    name = options.choices["fig1-optimizer"]
-    made = recipe(tables.setting(dataset, model, by_name[name]), options)
-    # apart from the runs of the tables, which nobody measured
-    (task,) = tasks_for(made, name, replace(options, seeds=1), kind=_kind(options))
-    return task
+def _spacing(group: RunGroup, setup: Setup) -> int:
+    return scaled_epoch(PANELS[group.dataset, group.model], group.dataset, setup)
 
 
-def _kind(options: Options) -> str:
-    return f"curvature-{options.choices['fig1-batchnorm']}-{_samples(options)}"
+def _kind(setup: Setup) -> str:
+    return f"curvature-{setup.choices['fig1-batchnorm']}-{_samples(setup)}"
 
 
-def _samples(options: Options) -> int:
-    asked: int = options.choices["fig1-samples"]
-    return min(asked, options.scale.hessian_samples or asked)
+def _samples(setup: Setup) -> int:
+    asked: int = setup.choices["fig1-samples"]
+    return min(asked, setup.scale.hessian_samples or asked)
 
 
 def execute(
-    options: Options, tasks: Sequence[Task], run_options: RunOptions, choice: ExecutorChoice
+    setup: Setup, groups: Sequence[RunGroup], run_options: RunOptions, choice: ExecutorChoice
 ) -> None:
     """Train and measure at the asked epochs, one run after the other: each needs much memory."""
-    from lpsgd.lab.execution.run import carry_out
+    from lpsgd.lab.execution.run import run_tasks
 
-    for task, (dataset, _, every) in zip(tasks, chosen_panels(PANELS, options), strict=True):
-        asked = {
-            "every": scaled_epoch(every, dataset, options),
-            "probes": options.scale.probes,
-            "lanczos": options.scale.lanczos,
-            "samples": _samples(options),
-            "batchnorm": options.choices["fig1-batchnorm"],
-        }
-        text = ",".join(f"{name}={value}" for name, value in asked.items())
-        failures = carry_out([task], choice, replace(run_options, curvature=text))
+    for group in groups:
+        curvature = CurvatureOptions(
+            every=_spacing(group, setup),
+            probes=setup.scale.probes,
+            lanczos=setup.scale.lanczos,
+            samples=_samples(setup),
+            batchnorm=setup.choices["fig1-batchnorm"],
+        )
+        failures = run_tasks(group.tasks, choice, replace(run_options, curvature=str(curvature)))
         if failures:
             raise LabError(failures[0])
 
 
-def draw(options: Options, tasks: Sequence[Task]) -> Document:
+def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     """The spectra of both runs, one above the other over epochs, and their extremes."""
-    from lpsgd.curvature import read_records
     from lpsgd.lab.spectra.figures import evolution_figure
 
-    scale, chosen = options.scale, options.choices
-    panels = chosen_panels(PANELS, options)
-    datasets = tuple(dataset for dataset, _, _ in panels)
-    title = "Fig. 1: Hessian eigenvalues over training"
-    document = Document("fig1", scale.title(title, datasets))
-    if not scale.comparable:
-        document.add(text(scale.note()))
+    chosen = setup.choices
+    datasets = tuple(group.dataset for group in groups)
+    document = begin_document("fig1", "Fig. 1: Hessian eigenvalues over training", datasets, setup)
     document.add(
         text(
             f"Trained with {chosen['fig1-optimizer']} and its row of the tables; the Hessian of "
-            f"the training loss over {_samples(options)} images at most, batch norm in "
+            f"the training loss over {_samples(setup)} images at most, batch norm in "
             f"{chosen['fig1-batchnorm']} mode, by Lanczos. The paper names none of these."
         )
     )
     rows: list[tuple[Cell, ...]] = []
     nodes: list[tuple[Cell, ...]] = []
-    for letter, task, (dataset, model, every) in zip("ab", tasks, panels, strict=False):
-        records = read_records(task.folder / "curvature.jsonl")
-        name = f"{model} / " + (
-            tables.DATASETS[dataset] if scale.comparable else scale.places[dataset].title
-        )
+    for letter, group in zip("ab", groups, strict=False):
+        records = list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
+        name = f"{group.model} / {data_title(group.dataset, setup)}"
         rows += list(_extremes(name, records))
         nodes += list(_nodes(name, records))
-        spacing = scaled_epoch(every, dataset, options)
         document.add(
             Picture(
                 f"fig1-{letter}",
-                f"({letter}) {name}, sampled every {_epochs(spacing)}. The height of a ridge is "
+                f"({letter}) {name}, sampled every {_epochs(_spacing(group, setup))}. The height "
+                "of a ridge is "
                 "the logarithm of the number of eigenvalues there; dots are isolated ones.",
                 evolution_figure(records),
             )
@@ -142,7 +146,7 @@ def draw(options: Options, tasks: Sequence[Task]) -> Document:
             shown=False,
         ),
     )
-    if scale.comparable:
+    if setup.scale.comparable:
         stated = "; ".join(
             f"{tables.DATASETS[dataset]}: {high:g} and {low:g}"
             for dataset, (high, low) in STATED.items()
@@ -156,21 +160,15 @@ def _epochs(count: int) -> str:
     return "epoch" if count == 1 else f"{count} epochs"
 
 
-def _extremes(panel: str, records: Sequence[dict[str, Any]]) -> Iterator[tuple[Cell, ...]]:
+def _extremes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:
     for record in records:
         numbers = record["statistics"]
         above, below = len(numbers["outliers"]), len(numbers["negative_outliers"])
-        yield (
-            panel,
-            record["epoch"],
-            numbers["lambda_min"],
-            numbers["lambda_max"],
-            above,
-            below,
-        )
+        ends = numbers["lambda_min"], numbers["lambda_max"]
+        yield panel, record["epoch"], *ends, above, below
 
 
-def _nodes(panel: str, records: Sequence[dict[str, Any]]) -> Iterator[tuple[Cell, ...]]:
+def _nodes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:
     for record in records:
         for probe, run in enumerate(zip(record["nodes"], record["weights"], strict=True)):
             for node, weight in zip(*run, strict=True):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lpsgd.lab.paper.figures import toy
 from lpsgd.lab.report.document import Attachment, Document, Picture, Table, text
-from lpsgd.lab.report.frame import asset, frame
-from lpsgd.lab.report.html import Html, embedded_json
 from lpsgd.lab.report.style import (
     BLUE,
     DASHES,
@@ -24,6 +21,7 @@ from lpsgd.lab.report.style import (
     canvas,
     label_panels,
 )
+from lpsgd.lab.report.template import render_page
 from lpsgd.lab.store.files import write_text
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ def reproduce(folder: Path) -> Document:
         }
         for quadratic in QUADRATICS
     }
-    write_text(folder / PAGE, page())
+    write_text(folder / PAGE, interactive_page())
     chosen = [_describe(quadratic) for quadratic in QUADRATICS]
     document = Document("fig3", "Fig. 3: descents on two quadratics")
     return document.add(
@@ -170,16 +168,15 @@ def _losses(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) ->
 # --- the page ----------------------------------------------------------------------------------
 
 
-def page() -> str:
+def interactive_page() -> str:
     """The interactive page: one file, no network, the same formulas as the optimizers'."""
-    body = Template(asset(__package__, "fig3.html")).substitute(data=embedded_json(_page_data()))
-    return frame(
-        "GD, SignGD and LPSGD on two quadratics",
-        "The paper's Fig. 3, with the exponent p to play with. Drag the start point, move the "
-        "sliders.",
-        Html(body),
-        style=asset(__package__, "fig3.css"),
-        scripts=[asset(__package__, "fig3.js")],
+    return render_page(
+        "fig3",
+        Path(__file__).parent,
+        title="GD, SignGD and LPSGD on two quadratics",
+        subtitle="The paper's Fig. 3, with the exponent p to play with. Drag the start point, move "
+        "the sliders.",
+        data=_page_data(),
     )
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.analysis import curves
-from lpsgd.lab.paper.protocol import Options, load, place_of, recipe, tasks_for
+from lpsgd.lab.analysis.curves import final_values, learning_curve
+from lpsgd.lab.analysis.stats import summarise
+from lpsgd.lab.paper.protocol import RunGroup, Setup, begin_document, recipe, stand_in, tasks_for
 from lpsgd.lab.paper.tables import published as tables
-from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
-from lpsgd.lab.report.style import TEXT, canvas, label_panels
-from lpsgd.lab.store.jsonio import number
-from lpsgd.lab.store.run_record import Run
+from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
+from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
+from lpsgd.lab.store.run_record import RunRecord
 from lpsgd.peers import registry
 
 if TYPE_CHECKING:
@@ -29,14 +29,16 @@ LABELS = {
     "constant-p": "p stays at p_max",
 }
 
+Versions = Mapping[str, Sequence[RunRecord]]
 
-def recipes(options: Options) -> Iterator[tuple[str, Recipe]]:
+
+def recipes(setup: Setup) -> Iterator[tuple[str, Recipe]]:
     """One run in five versions; without weight decay, which would add its own part to the step."""
     row = replace(tables.setting(DATASET, MODEL, tables.OURS), weight_decay=0.0)
-    paper = recipe(row, options)
+    paper = recipe(row, setup)
     yield "paper", paper
     for label, length in (("whole-factor", "whole"), ("dual", "dual"), ("rms", "rms")):
-        yield label, _matched(paper, length, options)
+        yield label, _matched(paper, length, setup)
     constant = registry.complete_settings("lpsgdm", {**_rule(paper), "p_schedule": "constant"})
     yield "constant-p", paper.with_changes(optimizer="lpsgdm", settings=constant)
 
@@ -46,10 +48,10 @@ def _rule(paper: Recipe) -> dict[str, Any]:
     return {name: paper.settings[name] for name in ("lr", "momentum", "p", "weight_decay", "eps")}
 
 
-def _matched(paper: Recipe, length: str, options: Options) -> Recipe:
+def _matched(paper: Recipe, length: str, setup: Setup) -> Recipe:
     from lpsgd.lab.paper.variants import MATCHED
 
-    steps = place_of(DATASET, options).train // paper.batch_size
+    steps = stand_in(DATASET, setup).train // paper.batch_size
     horizon = {"total_epochs": paper.epochs, "steps_per_epoch": steps}
     if "held_epochs" in paper.settings:  # of --choose p-cosine=after-warmup
         horizon["held_epochs"] = paper.settings["held_epochs"]
@@ -57,22 +59,19 @@ def _matched(paper: Recipe, length: str, options: Options) -> Recipe:
     return paper.with_changes(optimizer=MATCHED, settings=settings)
 
 
-def plan(options: Options) -> list[Task]:
-    """Five versions for each seed."""
-    return [task for label, made in recipes(options) for task in tasks_for(made, label, options)]
+def plan(setup: Setup) -> list[RunGroup]:
+    """A group for each of the five versions."""
+    return [
+        RunGroup(DATASET, MODEL, label, tasks_for(made, label, setup))
+        for label, made in recipes(setup)
+    ]
 
 
-def draw(options: Options) -> Document:
+def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     """The size of the step over training, with and without the learning-rate schedule; accuracy."""
-    scale = options.scale
     title = "The hidden decay: how the step shrinks as p anneals"
-    document = Document("decay", scale.title(title, (DATASET,)))
-    if not scale.comparable:
-        document.add(text(scale.note()))
-    groups = {
-        label: [_with_length(run) for run in load(tasks_for(made, label, options))]
-        for label, made in recipes(options)
-    }
+    document = begin_document("decay", title, (DATASET,), setup)
+    versions = {group.label: group.runs for group in groups}
     document.add(
         text(
             "The paper drops the factor ||g||_q^ρ of its steepest-descent step into the learning "
@@ -91,22 +90,22 @@ def draw(options: Options) -> Document:
             "(a) Root mean square of the update at the end of each epoch. (b) The same divided by "
             "the learning rate, which leaves what the rule itself does. (c) Test accuracy. Mean "
             "over seeds, band from the lowest to the highest.",
-            _figure(groups),
+            _figure(versions),
         ),
         Table(
             "decay-summary",
             "Size of the step per learning rate at the first and the last epoch, and where it ends",
             ("version", "first", "last", "shrinks by", "final test accuracy (%)", "deviation"),
-            list(_summary(groups)),
+            list(_summary(versions)),
         ),
         Table(
             "decay",
             "what is drawn",
-            curves.COLUMNS,
+            CURVE_COLUMNS,
             [
                 row
                 for metric in ("update_rms", "update_per_lr", "test_top1")
-                for row in curves.rows(metric, groups, metric)
+                for row in curve_rows(metric, versions, metric)
             ],
             shown=False,
         ),
@@ -114,26 +113,17 @@ def draw(options: Options) -> Document:
     return document
 
 
-def _with_length(run: Run) -> Run:
-    """The run with one more metric: the update's root mean square divided by the learning rate."""
-    history = []
-    for row in run.history:
-        size, lr = number(row.get("update_rms")), number(row.get("lr"))
-        history.append({**row, "update_per_lr": size / lr if size and lr else None})
-    return replace(run, history=tuple(history))
-
-
-def _summary(groups: dict[str, list[Run]]) -> Iterator[tuple[Cell, ...]]:
-    for label, runs in groups.items():
-        sizes = curves.line(runs, "update_per_lr").mean
-        _, _, _, mean, sd = next(curves.endings({label: runs}, "test_top1"))
+def _summary(versions: Versions) -> Iterator[tuple[Cell, ...]]:
+    for label, runs in versions.items():
+        sizes = [point.mean for point in learning_curve(runs, "update_per_lr").points]
+        accuracy = summarise(list(final_values(runs, "test_top1").values()))
         ratio = sizes[0] / sizes[-1] if sizes and sizes[-1] else None
         first, last = (sizes[0], sizes[-1]) if sizes else (None, None)
-        yield label, first, last, ratio, mean, sd
+        yield label, first, last, ratio, accuracy.mean, accuracy.sd
 
 
-def _figure(groups: dict[str, Sequence[Run]] | dict[str, list[Run]]) -> Figure:
-    styles = curves.looks(list(groups))
+def _figure(versions: Versions) -> Figure:
+    styles = series_styles(versions)
     with canvas(TEXT, 2.9) as figure:
         size, per_lr, accuracy = figure.subplots(1, 3)
         for axes, metric, title, label in (
@@ -141,7 +131,7 @@ def _figure(groups: dict[str, Sequence[Run]] | dict[str, list[Run]]) -> Figure:
             (per_lr, "update_per_lr", "step / learning rate", "RMS of the update / lr"),
             (accuracy, "test_top1", "accuracy", "test accuracy, top-1 (%)"),
         ):
-            curves.draw(axes, groups, metric, styles)
+            draw_curves(axes, versions, metric, styles)
             axes.set(title=title, ylabel=label)
         size.set_yscale("log")
         per_lr.set_yscale("log")

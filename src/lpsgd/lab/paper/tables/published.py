@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from lpsgd.lab.errors import LabError
 
@@ -19,6 +21,8 @@ MODELS = {"VGG-11": "vgg11", "ResNet-18": "resnet18", "ResNet-50": "resnet50"}
 OPTIMIZERS = {"SGD w/ Momentum": "sgd", "AdamW": "adamw", "Lion": "lion", "LPSGDM": "lpsgdm"}
 OURS = "LPSGDM"
 SCHEDULE = "warmup cosine decay"
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -51,79 +55,32 @@ class Setting:
     eps: float | None
 
 
-@dataclass(frozen=True)
-class Inapplicable:
-    """A value of Tables 4 to 6 that the optimizer's rule has no place for."""
-
-    optimizer: str
-    column: str
-    value: str
-    reason: str
-
-
-INAPPLICABLE = (
-    Inapplicable(
-        "SGD w/ Momentum",
-        "eps",
-        "1e-8",
-        "SGD with momentum divides by nothing; Table 6 has a dash in the same place",
-    ),
-)
-
-
 @cache
-def results() -> tuple[Result, ...]:
+def result_rows() -> tuple[Result, ...]:
     """Every number of Tables 1 to 3, in the paper's order."""
-    return tuple(
-        Result(
-            row["dataset"],
-            row["model"],
-            row["optimizer"],
-            row["metric"],
-            int(row["epoch"]),
-            float(row["mean"]),
-            float(row["std"]),
-        )
-        for row in read("results.csv")
-    )
+    return read_rows("results.csv", Result)
 
 
 @cache
-def settings() -> tuple[Setting, ...]:
+def setting_rows() -> tuple[Setting, ...]:
     """The 28 rows of Tables 4 to 6."""
-    return tuple(parse_setting(row) for row in read("hyperparameters.csv"))
+    return read_rows("hyperparameters.csv", Setting)
 
 
-def read(name: str) -> list[dict[str, str]]:
-    """The rows of one of the two files, as text."""
+def read_rows(name: str, kind: type[Row]) -> tuple[Row, ...]:
+    """The rows of one of the paper's CSV files as objects of ``kind``; an empty cell is None."""
     text = (resources.files("lpsgd.lab.paper") / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    return tuple(parse_row(row, kind) for row in csv.DictReader(text.splitlines()))
 
 
-def parse_setting(row: Mapping[str, str]) -> Setting:
-    """A row of hyperparameters.csv; an empty cell is the paper's dash."""
-
-    def number(column: str) -> float | None:
-        return float(row[column]) if row[column] else None
-
-    return Setting(
-        dataset=row["dataset"],
-        model=row["model"],
-        optimizer=row["optimizer"],
-        batch_size=int(row["batch_size"]),
-        p_max=number("p_max"),
-        lr=float(row["lr"]),
-        schedule=row["schedule"],
-        beta1=float(row["beta1"]),
-        beta2=number("beta2"),
-        weight_decay=float(row["weight_decay"]),
-        eps=number("eps"),
-    )
+def parse_row(row: Mapping[str, str], kind: type[Row]) -> Row:
+    """One row, given as text, with the types of ``kind``."""
+    return TypeAdapter(kind).validate_python({name: cell or None for name, cell in row.items()})
 
 
 def result(dataset: str, model: str, optimizer: str, metric: str, epoch: int) -> Result:
     """The number of that place in the tables."""
-    for found in results():
+    for found in result_rows():
         place = (found.dataset, found.model, found.optimizer, found.metric, found.epoch)
         if place == (dataset, model, optimizer, metric, epoch):
             return found
@@ -132,7 +89,7 @@ def result(dataset: str, model: str, optimizer: str, metric: str, epoch: int) ->
 
 def setting(dataset: str, model: str, optimizer: str) -> Setting:
     """The row of that place in Tables 4 to 6."""
-    for row in settings():
+    for row in setting_rows():
         if (row.dataset, row.model, row.optimizer) == (dataset, model, optimizer):
             return row
     raise KeyError((dataset, model, optimizer))
@@ -140,12 +97,12 @@ def setting(dataset: str, model: str, optimizer: str) -> Setting:
 
 def models(dataset: str) -> tuple[str, ...]:
     """The models that a data set's table has rows for."""
-    return tuple(dict.fromkeys(row.model for row in settings() if row.dataset == dataset))
+    return tuple(dict.fromkeys(row.model for row in setting_rows() if row.dataset == dataset))
 
 
 def checkpoints(dataset: str) -> tuple[int, ...]:
     """The epochs that a data set's table reports: 50, 100, 200 or 20, 40, 60."""
-    return tuple(sorted({row.epoch for row in results() if row.dataset == dataset}))
+    return tuple(sorted({row.epoch for row in result_rows() if row.dataset == dataset}))
 
 
 def recipe_values(row: Setting) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _SAMPLED = 100  # points of a walk at which the assumptions are looked at
 
 
 @dataclass(frozen=True)
-class Point:
+class RatePoint:
     """One horizon T: the theorem's step size and bound, and what was measured."""
 
     horizon: int
@@ -43,7 +43,7 @@ class Rate:
     constants: Constants
     smoothness: float
     gap: float
-    points: list[Point]
+    points: list[RatePoint]
     slope: Summary
 
 
@@ -76,7 +76,7 @@ def _rate(theorem: str, horizons: Sequence[int], momentum: float | None) -> Rate
 
 def _point(
     f: Problem, horizon: int, constants: Constants, gap: float, momentum: float | None
-) -> tuple[Point, NDArray[np.float64]]:
+) -> tuple[RatePoint, NDArray[np.float64]]:
     smoothness = f.smoothness(P_MAX)
     c1, c2, c3 = constants.c1, constants.c2, constants.c3
     lr = min(c1 / (smoothness * c3), math.sqrt(2 * gap / (smoothness * c2 * horizon)))
@@ -85,7 +85,7 @@ def _point(
     moments = measure(visited, noise=NOISE, momentum=momentum)
     share1, share23 = violations(moments, constants)
     summary = summarise([float(value) for value in squared])
-    return Point(horizon, lr, bound, summary, share1, share23), squared
+    return RatePoint(horizon, lr, bound, summary, share1, share23), squared
 
 
 def _walk(

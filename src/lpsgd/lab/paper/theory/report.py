@@ -5,29 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from lpsgd.lab.formatting import percent
 from lpsgd.lab.paper.theory import descent, failures, rates
+from lpsgd.lab.paper.theory.figures import decay_figure, failures_figure, rates_figure
 from lpsgd.lab.report.document import Document, Picture, Table, text
-from lpsgd.lab.report.style import (
-    BLUE,
-    COLUMN,
-    DASHES,
-    MUTED,
-    SERIES,
-    TEXT,
-    VERMILION,
-    canvas,
-    label_panels,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _EXPONENTS = tuple(f"p = {p:g}" for p in descent.EXPONENTS)
 
@@ -121,7 +106,7 @@ def _add_rates(document: Document, measured: Sequence[rates.Rate]) -> None:
             "The theorems' bound and the measured mean squared gradient over T (mean of the "
             "replicates; its 95 % interval is narrower than the markers). The bound has slope -1/2 "
             "by construction.",
-            _rates_figure(measured),
+            rates_figure(measured),
         ),
         Table(
             "theory-rates",
@@ -184,26 +169,6 @@ def _describe(rate: rates.Rate) -> str:
     )
 
 
-def _rates_figure(measured: Sequence[rates.Rate]) -> Figure:
-    with canvas(TEXT, 2.9) as figure:
-        panels = figure.subplots(1, len(measured), sharey=True)
-        for axes, rate in zip(panels, measured, strict=True):
-            horizons = np.array([point.horizon for point in rate.points])
-            means = np.array([point.measured.mean for point in rate.points])
-            bounds = np.array([point.bound for point in rate.points])
-            axes.plot(horizons, bounds, color=VERMILION, ls=DASHES[1], label="bound")
-            axes.plot(horizons, means, color=BLUE, marker="o", ms=4, label="measured")
-            guide = means[0] * (horizons / horizons[0]) ** -0.5
-            axes.plot(horizons, guide, color=MUTED, ls=DASHES[2], lw=1, label="slope -1/2")
-            slope = rate.slope
-            axes.set(xscale="log", yscale="log", xlabel="horizon T (steps)")
-            axes.set_title(f"{rate.theorem}: slope {slope.mean:.2f}")
-        panels[0].set_ylabel(r"mean of $\|\nabla f\|_2^2$ over the run")
-        panels[1].legend()
-        label_panels(*panels)
-    return figure
-
-
 # --- failures ----------------------------------------------------------------------------------
 
 
@@ -230,7 +195,7 @@ def _add_failures(document: Document) -> None:
             "(a) Alignment against the scale of the gradient. (b) The angle between gradient and "
             "LPSGDM's step on a quadratic: below 0 the step goes uphill. (c) The mean of 200 runs "
             "of LPSGD under skewed noise on x²/2, whose minimum is 0.",
-            _failures_figure(scales, aligned, overshoot, skew),
+            failures_figure(scales, aligned, overshoot, skew),
         ),
         Table(
             "theory-alignment",
@@ -262,42 +227,6 @@ def _add_failures(document: Document) -> None:
     )
 
 
-def _failures_figure(
-    scales: failures.Array,
-    aligned: dict[float, failures.Array],
-    overshoot: failures.Overshoot,
-    skew: failures.Skew,
-) -> Figure:
-    with canvas(TEXT, 2.6) as figure:
-        scale, angle, noise = figure.subplots(1, 3)
-        for (p, values), colour, dash in zip(aligned.items(), SERIES, DASHES, strict=False):
-            name = "inf" if math.isinf(p) else f"{p:g}"
-            scale.plot(scales, values, color=colour, ls=dash, label=f"p = {name}")
-        scale.set(xscale="log", yscale="log", xlabel="scale of the gradient")
-        scale.set_ylabel(r"$\langle g,u\rangle\ /\ \|g\|_2^2$")
-        scale.set_title("large gradients")
-        scale.legend()
-        _angle(angle, overshoot)
-        noise.axhline(0, color=MUTED, lw=0.8)
-        noise.plot(skew.constant, color=VERMILION, ls=DASHES[1], label="p = 6")
-        noise.plot(skew.annealed, color=BLUE, label="p from 6 to 2")
-        noise.set(xlabel="step", ylabel=r"mean $\theta$", title="skewed noise")
-        noise.legend(loc="center left")
-        label_panels(scale, angle, noise)
-    return figure
-
-
-def _angle(axes: Axes, overshoot: failures.Overshoot) -> None:
-    steps = np.arange(len(overshoot.cosine))
-    axes.axhline(0, color=MUTED, lw=0.8)
-    axes.plot(steps, overshoot.cosine, color=BLUE, lw=1)
-    uphill = np.minimum(overshoot.cosine, 0)
-    axes.fill_between(steps, uphill, 0, color=VERMILION, alpha=0.6, lw=0)
-    axes.set(
-        xlabel="step", ylabel=r"cosine of $\nabla f$ and $v$", title="momentum (shaded: uphill)"
-    )
-
-
 # --- decay -------------------------------------------------------------------------------------
 
 
@@ -311,7 +240,7 @@ def _add_decay(document: Document) -> None:
         Picture(
             "theory-decay",
             "The norm of the parameters under LPSGDM on noisy wells, for four weight decays λ.",
-            _decay_figure(found),
+            decay_figure(found),
         ),
         Table(
             "theory-decay",
@@ -323,13 +252,3 @@ def _add_decay(document: Document) -> None:
             ],
         ),
     )
-
-
-def _decay_figure(found: Sequence[failures.Decay]) -> Figure:
-    with canvas(COLUMN, 2.5) as figure:
-        axes = figure.subplots()
-        for d, colour, dash in zip(found, SERIES, DASHES, strict=False):
-            axes.plot(d.norms, color=colour, ls=dash, label=f"λ = {d.weight_decay:g}")
-        axes.set(yscale="log", xlabel="step", ylabel=r"$\|\theta\|_2$, mean of replicates")
-        axes.legend(ncols=2)
-    return figure

@@ -1,0 +1,81 @@
+"""The learning curves as the data that the page's script draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lpsgd.lab.analysis.comparison import Analysis, OptimizerResult
+from lpsgd.lab.analysis.curves import Curve, Point, RunCurve, learning_curve
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart: which metric of ``metrics.jsonl`` it shows, and how."""
+
+    key: str
+    title: str
+    axis: str
+    group: Literal["curves", "schedules", "inside"]
+    digits: int
+    log: bool = False
+
+
+CHARTS = (
+    Chart("test_top1", "Test accuracy", "top-1 accuracy (%)", "curves", 2),
+    Chart("test_nll", "Test NLL", "NLL (nats)", "curves", 4),
+    Chart("train_nll", "Training NLL, mean over the epoch", "NLL (nats)", "curves", 4, log=True),
+    Chart("train_top1", "Training accuracy", "top-1 accuracy (%)", "curves", 2),
+    Chart("val_top1", "Validation accuracy", "top-1 accuracy (%)", "curves", 2),
+    Chart("val_nll", "Validation NLL", "NLL (nats)", "curves", 4),
+    Chart("lr", "Learning rate", "learning rate", "schedules", 6, log=True),
+    Chart("p", "Norm exponent p", "p", "schedules", 3),
+    Chart("alpha", "Norm exponent p, as 1/(p - 1)", "1/(p - 1); p = inf at 0", "schedules", 4),
+    Chart("test_top5", "Test accuracy, top 5", "top-5 accuracy (%)", "inside", 2),
+    Chart(
+        "train_nll_eval", "Training NLL, whole set in evaluation mode", "NLL (nats)", "inside", 4
+    ),
+    Chart("update_rms", "Size of the update", "root mean square", "inside", 7, log=True),
+    Chart("grad_norm", "Gradient norm", "Euclidean norm", "inside", 4, log=True),
+    Chart("grad_density", "Gradient density", "density (0 to 1)", "inside", 4),
+    Chart("images_per_second", "Training speed", "images per second", "inside", 0),
+)
+
+
+_LARGE_P = 50
+
+
+def chart_data(analysis: Analysis) -> dict[str, Any]:
+    """What the page's script draws: charts that have data, and the lines of every optimizer."""
+    largest_p = max((p or 0.0 for run in analysis.runs for p in run.values("p")), default=0.0)
+    # Large and infinite p would leave no room for the others on an axis of p itself.
+    unused = "p" if largest_p > _LARGE_P else "alpha"
+    charts = [chart for chart in CHARTS if chart.key != unused]
+    optimizers = [_optimizer(result, charts) for result in analysis.results]
+    drawn = [chart for chart in charts if any(chart.key in o["lines"] for o in optimizers)]
+    return {"charts": [asdict(chart) for chart in drawn], "optimizers": optimizers}
+
+
+def _optimizer(result: OptimizerResult, charts: Sequence[Chart]) -> dict[str, Any]:
+    curves = {chart.key: learning_curve(result.runs, chart.key) for chart in charts}
+    lines = {key: _line(curve) for key, curve in curves.items() if curve.runs}
+    return {"label": result.label, "lines": lines}
+
+
+def _line(curve: Curve) -> dict[str, Any]:
+    columns = {name: [getattr(point, name) for point in curve.points] for name in Point._fields}
+    return {**_short(columns), "seeds": [_seed(run) for run in curve.runs]}
+
+
+def _seed(run: RunCurve) -> dict[str, Any]:
+    columns = {"epoch": run.epoch, "seconds": run.seconds, "y": run.y}
+    return {"seed": run.seed, "diverged": run.diverged, **_short(columns)}
+
+
+def _short(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Six digits are more than a chart can show, and keep the page small."""
+    return {
+        name: [float(f"{x:.6g}") if isinstance(x, float) else x for x in values]
+        for name, values in columns.items()
+    }

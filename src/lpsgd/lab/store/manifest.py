@@ -1,0 +1,139 @@
+"""The manifests of several runs: comparison.json and plan.json, for `lpsgd report` and `status`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from lpsgd.lab.store.command_line import command_line
+from lpsgd.lab.store.files import writing
+from lpsgd.lab.store.jsonio import read_model, write_json
+
+if TYPE_CHECKING:
+    from lpsgd.lab.plan import Task
+
+
+class Manifest(BaseModel):
+    """What every manifest tells, that of a sweep (sweep.json) too."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    command: str | None = None
+
+    def planned(self) -> Iterable[PlannedRun]:
+        """The runs that it names."""
+        return ()
+
+
+class PlannedRun(BaseModel):
+    """A run of a plan; its folder is told relative to that of the manifest."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    label: str
+    seed: int
+    network: str
+    epochs: int | None
+    folder: str
+    until_epoch: int | None = None
+    """How far it is to be trained for now, if that is not to the end."""
+    state: str = "queued"
+    """Another one if whoever planned it knows that nothing more will be asked of it."""
+
+
+class PlanManifest(Manifest):
+    """plan.json: the runs of a sweep or of a reproduction's target."""
+
+    runs: tuple[PlannedRun, ...] = ()
+
+    def planned(self) -> Iterable[PlannedRun]:
+        """The runs as they are written."""
+        return self.runs
+
+
+class ComparisonManifest(Manifest):
+    """comparison.json: each of the optimizers is run with each of the seeds."""
+
+    reference: str | None = None
+    optimizers: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    epochs: int | None = None
+    dataset: str | None = None
+    model: str | None = None
+
+    def planned(self) -> Iterator[PlannedRun]:
+        """The runs, where `run_place` has them."""
+        network = f"{self.model} / {self.dataset}"
+        for seed in self.seeds:
+            for label in self.optimizers:
+                place = run_place(Path(), label, seed).as_posix()
+                yield PlannedRun(
+                    label=label, seed=seed, network=network, epochs=self.epochs, folder=place
+                )
+
+
+def run_place(folder: Path, label: str, seed: int) -> Path:
+    """Where a comparison in ``folder`` has one of its runs."""
+    return folder / "runs" / label / f"seed-{seed}"
+
+
+def write_comparison(
+    folder: Path, tasks: Sequence[Task], labels: Sequence[str], reference: str
+) -> None:
+    """Write comparison.json: which runs there will be, and what each is compared with."""
+    recipe = tasks[0].recipe
+    manifest = ComparisonManifest(
+        command=command_line(),
+        reference=reference,
+        optimizers=tuple(labels),
+        seeds=tuple(sorted({task.recipe.seed for task in tasks})),
+        epochs=recipe.epochs,
+        dataset=recipe.dataset,
+        model=recipe.model,
+    )
+    with writing(folder):
+        write_json(folder / "comparison.json", manifest.model_dump())
+
+
+def write_plan(
+    folder: Path, tasks: Sequence[Task], notes: Mapping[Path, Mapping[str, Any]] | None = None
+) -> None:
+    """Write plan.json: which runs there will be, so that `lpsgd status` knows the queued ones.
+
+    ``notes``: the ``until_epoch`` and ``state`` of a `PlannedRun`, by the folder of the run.
+    """
+    runs = [
+        PlannedRun(
+            label=task.label,
+            seed=task.recipe.seed,
+            network=f"{task.recipe.model} / {task.recipe.dataset}",
+            epochs=task.recipe.epochs,
+            folder=Path(os.path.relpath(task.folder, folder)).as_posix(),
+            **(notes or {}).get(task.folder, {}),
+        )
+        for task in tasks
+    ]
+    manifest = PlanManifest(command=command_line(), runs=tuple(runs))
+    with writing(folder):
+        write_json(folder / "plan.json", manifest.model_dump())
+
+
+def read_comparison(folder: Path) -> ComparisonManifest | None:
+    """Return comparison.json of ``folder``, or None if there is none."""
+    return read_model(folder / "comparison.json", ComparisonManifest)
+
+
+def read_manifests(folder: Path) -> Iterator[Manifest]:
+    """Every manifest in ``folder``."""
+    if (found := read_comparison(folder)) is not None:
+        yield found
+    # a sweep's plan follows as soon as it knows its first trials
+    plan = read_model(folder / "plan.json", PlanManifest)
+    sweep = None if plan else read_model(folder / "sweep.json", Manifest)
+    if (manifest := plan or sweep) is not None:
+        yield manifest

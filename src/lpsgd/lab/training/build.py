@@ -1,0 +1,111 @@
+"""Make what a run trains: the model, its average, the network over all processes, the optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from lpsgd._dtensor import local_part
+from lpsgd.lab.errors import UserError
+from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.training import strategies
+from lpsgd.lab.training.distributed import World
+from lpsgd.lab.training.numerics import seed_all
+from lpsgd.peers import factory
+
+if TYPE_CHECKING:
+    from lpsgd.lab.data import Data
+
+
+def check_world(recipe: Recipe, world: World, *, sharded: bool) -> None:
+    """Refuse what several processes cannot do together."""
+    if recipe.batch_size // recipe.accumulate < world.size:
+        parts = f" in accumulate={recipe.accumulate} parts" if recipe.accumulate > 1 else ""
+        raise UserError(
+            f"batch_size={recipe.batch_size}{parts} has no row for each of {world.size} processes: "
+            "it is the size of the whole batch, of which each takes its share"
+        )
+    if world.together and recipe.create_graph:
+        raise UserError(
+            f"{recipe.optimizer} needs second derivatives (create_graph), which torch's DDP "
+            "and FSDP2 do not give; train in one process, without torchrun"
+        )
+    if sharded and recipe.precision == "fp16":
+        raise UserError(
+            "precision=fp16 does not work with --strategy fsdp2: its loss scaler looks at the "
+            "part of a gradient that lies here alone; use bf16, or --strategy ddp"
+        )
+
+
+def make_model(
+    recipe: Recipe, data: Data, device: torch.device, world: World, *, sharded: bool
+) -> nn.Module:
+    """The model of a recipe with its first weights, which the seed decides and no optimizer."""
+    from lpsgd.lab import models
+
+    width = recipe.width
+    convolutions = recipe.model.startswith(("resnet", "vgg"))
+    if convolutions and width is not None and width < 8 and device.type == "cpu":
+        raise UserError(
+            f"width={width} is too narrow for {recipe.model} on a CPU, where torch's "
+            "channels_last convolutions corrupt memory below 8 channels; use 8 or more"
+        )
+    seed_all(recipe.seed)
+    model = models.create(
+        recipe.model, input_shape=data.input_shape, classes=data.classes, width=width
+    ).to(device)
+    if data.task == "image" and not sharded:  # FSDP2 takes contiguous parameters alone
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if world.size > 1:
+        model = strategies.share_batch_norms(model, device)
+        strategies.share_dropouts(model)
+    return model.train()
+
+
+def make_average(model: nn.Module, decay: float) -> AveragedModel | None:
+    """Torch's exponential average of the weights; of sharded ones each process moves its part."""
+    if not decay:
+        return None
+    move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def average(averages: Any, current: Any, count: Tensor | int) -> None:
+        move([local_part(t) for t in averages], [local_part(t) for t in current], count)
+
+    return AveragedModel(model, multi_avg_fn=average, use_buffers=True)
+
+
+def make_optimizer(
+    recipe: Recipe, model: nn.Module, *, steps_per_epoch: int
+) -> torch.optim.Optimizer:
+    """The optimizer of a recipe for the parameters of ``model``."""
+    try:
+        optimizer = factory.build(
+            recipe.optimizer,
+            model,
+            recipe.settings,
+            total_steps=recipe.epochs * steps_per_epoch,
+            steps_per_epoch=steps_per_epoch,
+            total_epochs=recipe.epochs,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if recipe.decay == "matrices":
+        spare_vectors(optimizer)
+    return optimizer
+
+
+def spare_vectors(optimizer: torch.optim.Optimizer) -> None:
+    """Move norms and biases into groups of their own without weight decay."""
+    for group in list(optimizer.param_groups):
+        vectors = [p for p in group["params"] if p.ndim < 2]
+        matrices = [p for p in group["params"] if p.ndim >= 2]
+        if vectors and matrices:
+            group["params"] = matrices
+            spared: dict[str, Any] = {
+                key: 0.0 for key in ("weight_decay", "decoupled_decay") if key in group
+            }
+            optimizer.add_param_group({**group, **spared, "params": vectors})

@@ -1,0 +1,45 @@
+"""How a run is executed, apart from what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lpsgd._suggest import unknown_name
+from lpsgd.lab.errors import UserError
+
+if TYPE_CHECKING:
+    from lpsgd.lab.training.distributed import World
+
+STRATEGIES = ("ddp", "fsdp2")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is executed; none of this changes how its weights move."""
+
+    root: Path | None = None
+    workers: int = 0
+    save_seconds: float = 60.0
+    tensorboard: bool = False
+    curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
+    until_epoch: int | None = None  # save and pause after this epoch; later calls resume
+    score_test: bool = True  # a search leaves the test set alone
+    strategy: str = "ddp"  # how several processes share the network: ddp or fsdp2
+
+
+def check_options(options: RunOptions, world: World) -> None:
+    """Refuse options that do not go together, or not with so many processes."""
+    if options.strategy not in STRATEGIES:
+        raise UserError(f"--strategy {unknown_name('strategy', options.strategy, STRATEGIES)}")
+    if options.strategy == "fsdp2" and not world.together:
+        raise UserError(
+            "--strategy fsdp2 shards the network over processes, and this one is alone: "
+            "start them with torchrun --nproc-per-node N -m lpsgd train ..."
+        )
+    if options.curvature is not None and world.size > 1:
+        raise UserError(
+            "--curvature is measured by one process; train without it, and measure the "
+            "checkpoints with lpsgd spectrum"
+        )
