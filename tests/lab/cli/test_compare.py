@@ -1,4 +1,4 @@
-"""`lpsgd compare`: planning, executing, going on, failing, reporting."""
+"""`lpsgd compare`: planning, executing, resuming, failing, reporting."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class KillOnce(torch.optim.SGD):
     ("sent", "text"),
     [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "stopped")],
 )
-def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
+def test_a_run_whose_process_is_killed_resumes_from_its_checkpoint(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -238,7 +238,7 @@ def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
     assert compare(tmp_path / "killed once", f"{__name__}:KillOnce", *options) == 0
     told = capsys.readouterr().err
     assert told.count(text) == 1
-    assert "it goes on from its last checkpoint" in told
+    assert "it resumes from its last checkpoint" in told
     assert compare(tmp_path / "undisturbed", f"{__name__}:KillOnce", *options) == 0
     assert text not in capsys.readouterr().err
     place = "runs/KillOnce/seed-0"
@@ -247,7 +247,7 @@ def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_comparison_leaves_no_process_and_goes_on(
+def test_a_stopped_comparison_leaves_no_process_and_resumes(
     tmp_path: Path, how: signal.Signals
 ) -> None:
     """Also when the parent has no chance to tell its workers."""
@@ -261,7 +261,7 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     _, errors = child.communicate(timeout=60)
     assert child.returncode == (1 if how == signal.SIGINT else -how)
     if how == signal.SIGINT:
-        assert "the same command goes on" in errors
+        assert "the same command resumes" in errors
         assert "Traceback" not in errors
     wait_until(lambda: all(list((run / "checkpoints").glob("*.pt")) for run in runs))
     wait_until(lambda: not workers_in(out))

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.cli import data as data_command
+from tests.lab.data.conftest import server  # noqa: F401 - a fixture
 from tests.lab.data.test_obtain import published  # noqa: F401 - a fixture
 
 
@@ -93,7 +94,7 @@ def test_help_has_an_example(command, capsys):
 
 def test_the_command_line_and_the_list_start_without_torch():
     program = (
-        "import sys; from lpsgd.lab import cli; cli.main(['data', 'list']);"
+        "import sys; from lpsgd.lab.cli import app; app.main(['data', 'list']);"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0

@@ -74,13 +74,11 @@ def test_a_password_is_kept_from_the_cluster(
 
 
 def test_a_node_that_cannot_train_says_why(tmp_path: Path) -> None:
-    order = {"version": "0.0.1", "folder": str(tmp_path / "runs/sgd/seed-0")}
-    folder = Path(order["folder"])
-    assert "has lpsgd" in str(ray_executor._unfit(order, folder, "node7"))
-    order["version"] = ray_executor.lpsgd.__version__
-    assert "node7 does not see" in str(ray_executor._unfit(order, folder, "node7"))
+    folder, version = tmp_path / "runs/sgd/seed-0", ray_executor.lpsgd.__version__
+    assert "has lpsgd" in str(ray_executor._unfit("0.0.1", folder, "node7"))
+    assert "node7 does not see" in str(ray_executor._unfit(version, folder, "node7"))
     folder.parent.mkdir(parents=True)
-    assert ray_executor._unfit(order, folder, "node7") is None
+    assert ray_executor._unfit(version, folder, "node7") is None
 
 
 def test_what_a_run_needs() -> None:
@@ -92,7 +90,7 @@ def test_what_a_run_needs() -> None:
     def needs(choice: ExecutorChoice, gpus: int, **recipe: Any) -> tuple[float, float]:
         task = Task("sgd", small_recipe(**recipe), Path("runs"))
         nodes = [{"CPU": 8.0, "GPU": float(gpus)}]
-        return ray_executor._needs(task, choice, RunOptions(workers=2), nodes)
+        return ray_executor.needs(task, choice, RunOptions(workers=2), nodes)
 
     default = ExecutorChoice("ray")
     assert needs(default, gpus=0, threads=3) == (5, 0), "threads and the processes that read"
@@ -107,7 +105,7 @@ def test_what_a_run_needs() -> None:
 def test_a_run_that_cannot_reach_the_mailbox_stops(tmp_path: Path) -> None:
     """So that somebody else can be told to do it."""
     mailbox = MagicMock()
-    mailbox.begin.remote().future().result.return_value = (False, False)
+    mailbox.assign.remote().future().result.return_value = (False, False)
     mailbox.post.remote().future().result.return_value = False
     messenger = ray_executor._Messenger(mailbox, 0, tmp_path, "node7")
     messenger._post()
@@ -128,7 +126,7 @@ def test_a_lost_process_has_time_to_let_go(tmp_path: Path, monkeypatch: pytest.M
     ray_executor._wait_until_free(tmp_path, "node7", stop)
     assert not waited, "on the same machine the lock tells, and it is free"
     ray_executor._wait_until_free(tmp_path, "node8", stop)
-    assert waited, "on another machine only the mark tells"
+    assert waited, "on another machine only the heartbeat tells"
     unmark_alive(tmp_path)
     waited.clear()
     ray_executor._wait_until_free(tmp_path, "node8", stop)
@@ -160,7 +158,8 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def on(cluster: Any) -> list[str]:
+def options_for(cluster: Any) -> list[str]:
+    """What makes a command use the cluster."""
     return ["--executor", "ray", "--address", cluster.address]
 
 
@@ -179,7 +178,7 @@ class Slow(torch.optim.SGD):
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+def slow_comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """A slow optimizer, its log, and a local comparison with it."""
     folder = tmp_path_factory.mktemp("slow")
     log = folder / "steps"
@@ -200,7 +199,7 @@ def test_started_here_and_finished_on_a_cluster(cluster: Any, tmp_path: Path) ->
     with pytest.raises(Interrupted):
         stop: Any = StopAfter(5)
         train(small_recipe("sgd:lr=0.05"), mixed / "runs/sgd/seed-0", label="sgd", stop=stop)
-    assert compare(mixed, optimizers, "--seeds", "2", *on(cluster)) == 0
+    assert compare(mixed, optimizers, "--seeds", "2", *options_for(cluster)) == 0
     for label in ("sgd", "lpsgdm"):
         for seed in (0, 1):
             run = f"runs/{label}/seed-{seed}"
@@ -216,7 +215,7 @@ def test_a_sweep_finds_the_same_on_a_cluster(
     space = tmp_path / "space.toml"
     space.write_text("[sgd]\nlr = [0.01, 0.1]\n[lpsgdm]\nlr = [0.001, 0.01]\n")
     found = []
-    for name, options in (("local", ["--jobs", "2"]), ("ray", on(cluster))):
+    for name, options in (("local", ["--jobs", "2"]), ("ray", options_for(cluster))):
         command = ["sweep", *SMALL, "--space", str(space), "--pruner", "halving", "--json"]
         assert cli.main([*command, "--out", str(tmp_path / name), *options]) == 0
         found.append(json.loads(capsys.readouterr().out.replace(str(tmp_path / name), "here")))
@@ -226,15 +225,15 @@ def test_a_sweep_finds_the_same_on_a_cluster(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["node", "worker"])
-def test_what_is_lost_goes_on_elsewhere(
+def test_what_is_lost_resumes_elsewhere(
     cluster: Any,
-    slow: tuple[str, Path, Path],
+    slow_comparison: tuple[str, Path, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     lost: str,
 ) -> None:
     """To the same numbers, and from the checkpoint, not from the beginning."""
-    name, log, local = slow
+    name, log, local = slow_comparison
     out = tmp_path / "out"
     runs = [out / f"runs/Slow/seed-{seed}" for seed in (0, 1)]
 
@@ -250,8 +249,8 @@ def test_what_is_lost_goes_on_elsewhere(
             os.kill(at_work[0], signal.SIGKILL)
 
     before = len(log.read_text().splitlines())
-    with _beside(lose):
-        assert compare(out, name, *SLOW, *on(cluster)) == 0
+    with _meanwhile(lose):
+        assert compare(out, name, *SLOW, *options_for(cluster)) == 0
     if lost == "node":
         cluster.add_node(**NODE)
     for run in runs:
@@ -259,7 +258,7 @@ def test_what_is_lost_goes_on_elsewhere(
     steps = len(log.read_text().splitlines()) - before
     assert 64 <= steps <= 67, "one run lost the step that it was in, and nothing else"
     told = capsys.readouterr().err
-    assert told.count("its worker was lost; it goes on from its checkpoint") == 1
+    assert told.count("its worker was lost; it resumes from its checkpoint") == 1
 
 
 def node_of(cluster: Any, worker: int) -> Any:
@@ -273,7 +272,7 @@ def node_of(cluster: Any, worker: int) -> Any:
     return found
 
 
-class _beside:
+class _meanwhile:
     """Do something in a thread meanwhile, and see that it worked."""
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -303,7 +302,7 @@ def test_a_run_that_kills_its_worker_fails_in_the_end(
 ) -> None:
     monkeypatch.setattr(ray_executor, "RETRIES", 1)
     optimizers = f"sgd:lr=0.05,{kill_parent.__module__}:kill_parent"
-    assert compare(tmp_path / "out", optimizers, "--seeds", "1", *on(cluster)) == 1
+    assert compare(tmp_path / "out", optimizers, "--seeds", "1", *options_for(cluster)) == 1
     told = capsys.readouterr().err
     assert "1 runs failed" in told
     assert "kill_parent seed 0: its worker was lost 2 times: " in told
@@ -315,7 +314,7 @@ def test_a_run_that_kills_its_worker_fails_in_the_end(
 def test_wrong_input_is_said_once(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--seeds", "3", "--data", "nonsense=1", *on(cluster)]
+    options = ["--seeds", "3", "--data", "nonsense=1", *options_for(cluster)]
     assert compare(tmp_path / "out", "sgd,adamw", *options) == 2
     told = capsys.readouterr().err
     assert "lpsgd: " in told
@@ -324,10 +323,10 @@ def test_wrong_input_is_said_once(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_what_goes_on(cluster: Any, tmp_path: Path) -> None:
+def test_ctrl_c_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "lpsgd", "compare", "--width", "8", "--optimizers", "sgd"]
-    command += ["--epochs", "1000", "--seeds", "3", "--out", str(out), *on(cluster)]
+    command += ["--epochs", "1000", "--seeds", "3", "--out", str(out), *options_for(cluster)]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     runs = [out / f"runs/sgd/seed-{seed}" for seed in (0, 1)]
     wait_until(lambda: all((run / "metrics.jsonl").exists() for run in runs))
@@ -337,7 +336,7 @@ def test_ctrl_c_saves_what_goes_on(cluster: Any, tmp_path: Path) -> None:
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     _, told = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert "the same command goes on" in told
+    assert "the same command resumes" in told
     assert "Traceback" not in told
     assert all([*(run / "checkpoints").glob("*.pt")] for run in runs)
     assert not (out / "runs/sgd/seed-2").exists(), "what waited did not begin"

@@ -22,11 +22,21 @@ from lpsgd.lab.cli.options import (
     with_recipe_options,
 )
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.events import (
+    CurvatureEvent,
+    CurvatureProgressEvent,
+    EpochEvent,
+    RunEvent,
+    RunListener,
+    StartEvent,
+    StepEvent,
+    WarningEvent,
+)
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 from lpsgd.lab.store.jsonio import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 EXAMPLE = """
 
@@ -87,7 +97,7 @@ def train(
         values = read_values(recipe, given)
         complete = resolve(values, optimizer, source=source, allow_import=allow_import)
         folder = out or run_folder(complete)
-        with _show(complete.epochs) if world.main else nullcontext(_ignore) as listen:
+        with _show(complete.epochs) if world.main else nullcontext(lambda event: None) as listen:
             result = run_training(
                 complete, folder, options=options, stop=stop, listen=listen, world=world
             )
@@ -98,10 +108,6 @@ def train(
         if not as_json and world.main:
             print(f"complete; the run is in {folder}")
     return 0
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    """What the processes of a run that do not speak hear."""
 
 
 train.__doc__ = (train.__doc__ or "") + EXAMPLE
@@ -115,7 +121,7 @@ class _show:
         self._bar: Any = None
         self._measuring: Callable[[], None] = lambda: None
 
-    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+    def __enter__(self) -> RunListener:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import Progress, TimeRemainingColumn
@@ -133,28 +139,28 @@ class _show:
         if self._bar is not None:
             self._bar.stop()
 
-    def _listen(self, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "start" and self._bar is not None:
-            self._bar.update(self._task, total=event["total_steps"], completed=event["step"])
-        elif kind == "step" and self._bar is not None:
-            self._bar.update(self._task, completed=event["step"])
-        elif kind == "epoch":
-            self._say(_epoch_line(event, self._epochs))
-            if self._bar is not None:
-                self._bar.update(self._task, completed=event["step"])
-        elif kind == "warning":
-            self._say(f"warning: {event['text']}")
-        elif kind == "curvature":
-            self._say(event["text"])
-        elif kind == "curvature products":
-            self._show_products(event)
+    def _listen(self, event: RunEvent) -> None:
+        match event:
+            case StartEvent():
+                self._update(total=event.total_steps, completed=event.step)
+            case StepEvent():
+                self._update(completed=event.step)
+            case EpochEvent(metrics=row):
+                self._say(_epoch_line(row, self._epochs))
+                self._update(completed=row["step"])
+            case WarningEvent():
+                self._say(f"warning: {event.text}")
+            case CurvatureEvent():
+                self._say(event.text)
+            case CurvatureProgressEvent():
+                # the time left of a measurement: a second bar while it is made, or lines
+                if event.done == 1:
+                    self._measuring = self._begin_products(event.label, event.total)
+                self._measuring()
 
-    def _show_products(self, event: dict[str, Any]) -> None:
-        """The time left of a measurement: a second bar for as long as it goes on, or lines."""
-        if event["done"] == 1:
-            self._measuring = self._begin_products(event["label"], event["total"])
-        self._measuring()
+    def _update(self, **changes: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, **changes)
 
     def _begin_products(self, label: str, total: int) -> Callable[[], None]:
         if self._bar is None:
@@ -177,10 +183,10 @@ class _show:
             print(text, file=sys.stderr, flush=True)
 
 
-def _epoch_line(event: dict[str, Any], epochs: int) -> str:
-    p = "" if event["p"] is None else f"  p {event['p']:.3g}"
+def _epoch_line(row: Mapping[str, Any], epochs: int) -> str:
+    p = "" if row["p"] is None else f"  p {row['p']:.3g}"
     return (
-        f"epoch {event['epoch']}/{epochs}  train NLL {event['train_nll']:.4f}  "
-        f"test NLL {event['test_nll']:.4f}  top-1 {event['test_top1']:.2f} %  "
-        f"lr {event['lr']:.3g}{p}  {event['images_per_second']:.0f} images/s"
+        f"epoch {row['epoch']}/{epochs}  train NLL {row['train_nll']:.4f}  "
+        f"test NLL {row['test_nll']:.4f}  top-1 {row['test_top1']:.2f} %  "
+        f"lr {row['lr']:.3g}{p}  {row['images_per_second']:.0f} images/s"
     )

@@ -16,6 +16,7 @@ from lpsgd.curvature import CurvatureMonitor
 from lpsgd.curvature.cost import duration
 from lpsgd.lab import models
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.events import CurvatureEvent, CurvatureProgressEvent, RunListener
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
 from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
@@ -24,8 +25,6 @@ from lpsgd.lab.training.trainer import numerics
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
-
-Listener = Callable[[dict[str, Any]], None]
 
 
 class RunMonitor(CurvatureMonitor):
@@ -43,7 +42,7 @@ class RunMonitor(CurvatureMonitor):
         path: Path,
         options: CurvatureOptions,
         *,
-        listen: Listener | None = None,
+        listen: RunListener | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> None:
         self._listen = listen
@@ -70,7 +69,7 @@ class RunMonitor(CurvatureMonitor):
         if self._listen is None:
             super().say(text)
         else:
-            self._listen({"event": "curvature", "text": text})
+            self._listen(CurvatureEvent(text=text))
 
     def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[], None]]:
         listen = self._listen
@@ -79,8 +78,7 @@ class RunMonitor(CurvatureMonitor):
         done = count(1)
 
         def advance() -> None:
-            facts = {"label": label, "done": next(done), "total": total}
-            listen({"event": "curvature products", **facts})
+            listen(CurvatureProgressEvent(label=label, done=next(done), total=total))
 
         return nullcontext(advance)
 

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,6 +18,14 @@ import torch
 from lpsgd._suggest import unknown_name
 from lpsgd.lab import data as datasets
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.events import (
+    EndEvent,
+    EpochEvent,
+    RunListener,
+    StartEvent,
+    StepEvent,
+    WarningEvent,
+)
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.environment import describe_environment
 from lpsgd.lab.store.run_folder import MetricsMark, Onlooker, Run, open_run, writing
@@ -30,9 +38,6 @@ from lpsgd.lab.training.trainer import Diverged, Trainer, numerics
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
     from lpsgd.lab.spectra.measure import RunMonitor
-
-Event = dict[str, Any]
-Listener = Callable[[Event], None]
 
 
 class Interrupted(LabError):
@@ -60,7 +65,7 @@ def train(
     label: str | None = None,
     options: RunOptions | None = None,
     stop: threading.Event | None = None,
-    listen: Listener = lambda event: None,
+    listen: RunListener = lambda event: None,
     world: World = ALONE,
 ) -> dict[str, Any]:
     """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return result.json.
@@ -85,7 +90,8 @@ def train(
                 run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
                 result = _Session(trainer, run, options, stop, listen).run_all()
-        listen({"event": "end", **result})
+        state, epochs, reason = result["state"], result["epochs"], result.get("reason")
+        listen(EndEvent(state=state, epochs=epochs, reason=reason))
         return result
 
 
@@ -170,7 +176,7 @@ class _Session:
         run: Run,
         options: RunOptions,
         stop: threading.Event,
-        listen: Listener,
+        listen: RunListener,
     ) -> None:
         self.trainer = trainer
         self.world = trainer.world
@@ -192,15 +198,7 @@ class _Session:
             self.board = _Board(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
-        self.listen(
-            {
-                "event": "start",
-                "step": trainer.step,
-                "total_steps": trainer.total_steps,
-                "epochs": recipe.epochs,
-                "parameters": sum(p.numel() for p in trainer.parameters),
-            }
-        )
+        self.listen(StartEvent(step=trainer.step, total_steps=trainer.total_steps))
         try:
             if self.epoch == 1 and self.batch == 0:
                 self._measure_curvature(0)
@@ -245,7 +243,7 @@ class _Session:
         now = time.perf_counter()
         if now - self._told_at > 0.2:
             self._told_at = now
-            self.listen({"event": "step", "step": self.trainer.step})
+            self.listen(StepEvent(step=self.trainer.step))
         # the processes must agree: a signal may reach one alone, and clocks differ
         stop, due = self.world.any(
             self.stop.is_set(), now - self._saved_at >= self.options.save_seconds
@@ -265,7 +263,7 @@ class _Session:
         self.run.append_metrics(record)
         if self.board is not None:
             self.board.add(record)
-        self.listen({"event": "epoch", **record})
+        self.listen(EpochEvent(metrics=record))
         if not math.isfinite(loss):
             facts = {name: record[name] for name in ("step", "lr", "p")}
             facts["gradient norm"] = record["grad_norm"]
@@ -407,7 +405,7 @@ class _Session:
         }
 
     def _warn(self, text: str) -> None:
-        self.listen({"event": "warning", "text": text})
+        self.listen(WarningEvent(text=text))
 
 
 class _Board:
