@@ -76,7 +76,7 @@ def compare(
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
-    """Train with several optimizers and seeds, and test whether the differences are real."""
+    """Train with several optimizers and seeds, and test which differences are real."""
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
     from lpsgd.lab.plan import plan_comparison, plan_recipes
