@@ -341,7 +341,7 @@ def test_status_of_a_killed_sweep(
     assert states(out) == {"complete": 1, "interrupted": 1, "queued": 2}
     assert cli.main(["status", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "Nothing is running there now. To go on:" in shown
+    assert "Nothing is running there now. To resume:" in shown
     assert shown.count(f"--out {out}") == 1
 
 

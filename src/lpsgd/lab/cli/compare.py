@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.cli.data import Root
 from lpsgd.lab.cli.options import (
     AllowImport,
     AsJson,
     RecipeFile,
+    Root,
     SaveSeconds,
     TensorBoard,
     Workers,
@@ -21,6 +20,7 @@ from lpsgd.lab.cli.options import (
     with_executor_options,
     with_recipe_options,
 )
+from lpsgd.lab.cli.report import show_report
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.store.command_line import command_line
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
 
 DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
-EXAMPLE = """
-
-**Example**: which optimizer suits a small network on real digits?
-
-    lpsgd compare --model mlp --optimizers sgd,adamw,lpsgdm:p=6 --seeds 5 --epochs 20
-
-Runs that are complete in the folder are not run again; the same command goes on after a stop.
-"""
 
 
 @with_recipe_options(without=("seed",))
@@ -76,7 +68,14 @@ def compare(
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
-    """Train with several optimizers and seeds, and test which differences are real."""
+    """Train with several optimizers and seeds, and test which differences are real.
+
+    **Example**: which optimizer suits a small network on real digits?
+
+        lpsgd compare --model mlp --optimizers sgd,adamw,lpsgdm:p=6 --seeds 5 --epochs 20
+
+    Runs that are complete in the folder are not run again; after a stop, the same command resumes.
+    """
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
     from lpsgd.lab.plan import plan_comparison, plan_recipes
@@ -111,15 +110,12 @@ def compare(
     if failures:
         problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
     try:
-        _report(folder, as_json=as_json)
+        show_report(folder, as_json=as_json)
     except LabError as error:
         problems.append(str(error))
     if problems:
         raise LabError("\n".join(problems))
     return 0
-
-
-compare.__doc__ = (compare.__doc__ or "") + EXAMPLE
 
 
 def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], reference: str) -> None:
@@ -139,23 +135,3 @@ def _write_plan(folder: Path, tasks: Sequence[Task], labels: list[str], referenc
     }
     with writing(folder):
         write_json(folder / "comparison.json", plan)
-
-
-def _report(folder: Path, *, as_json: bool) -> None:
-    from rich.console import Console
-
-    from lpsgd.lab.analysis.comparison import analyse, load_comparison
-    from lpsgd.lab.report import render_table, write_page
-    from lpsgd.lab.store.run_folder import writing
-
-    analysis = analyse(load_comparison(folder))
-    page = folder / "report.html"
-    # the numbers first: a disk without room for the page must not cost them
-    if as_json:
-        print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
-    else:
-        render_table(analysis, Console())
-    with writing(folder):
-        write_page(analysis, page)
-    if not as_json:
-        print(f"\nThe page with curves and settings: {page}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,23 +63,18 @@ def _watch(folder: Path, console: Console) -> Status:
         return any(run.state == "running" for run in found.runs)
 
     found, told = read_status(folder), ""
-    try:
-        if not console.is_terminal:
-            while running(found):
-                counts = summary(found.runs).partition(";")[0]
-                if counts != told:
-                    print(summary(found.runs), file=sys.stderr, flush=True)
-                told = counts
-                time.sleep(_WATCH_SECONDS)
-                found = read_status(folder)
-            return found
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            while running(found):
+    live = Live(console=console, auto_refresh=False, transient=True)
+    # Ctrl-C ends the looking; the runs are not touched
+    with live if console.is_terminal else nullcontext(), suppress(KeyboardInterrupt):
+        while running(found):
+            counts = summary(found.runs).partition(";")[0]
+            if console.is_terminal:
                 live.update(table(found.runs, rows=console.height - 4), refresh=True)
-                time.sleep(_WATCH_SECONDS)
-                found = read_status(folder)
-    except KeyboardInterrupt:
-        pass  # looking is over; the runs go on
+            elif counts != told:
+                print(summary(found.runs), file=sys.stderr, flush=True)
+            told = counts
+            time.sleep(_WATCH_SECONDS)
+            found = read_status(folder)
     return found
 
 
@@ -89,6 +85,6 @@ def _show(found: Status, console: Console) -> None:
     console.print(table(found.runs, rows=rows))
     states = {run.state for run in found.runs}
     if "running" not in states and states & {"queued", "interrupted", "failed"}:
-        console.print("\nNothing is running there now. To go on:", markup=False)
+        console.print("\nNothing is running there now. To resume:", markup=False)
         for command in found.commands or ["the command that began it"]:
             console.print(f"  {command}", markup=False, soft_wrap=True)
