@@ -125,8 +125,8 @@ def test_page_is_readable_by_others(folder):
 
 def test_report_does_not_import_torch(folder):
     program = (
-        "import sys; from lpsgd.lab import cli; "
-        f"code = cli.main(['report', {str(folder)!r}]); "
+        "import sys; from lpsgd.lab.cli import app; "
+        f"code = app.main(['report', {str(folder)!r}]); "
         "sys.exit(code or 'torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

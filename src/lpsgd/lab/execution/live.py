@@ -13,18 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from lpsgd.lab.events import (
-    AssignedEvent,
-    EndEvent,
-    EpochEvent,
-    ErrorEvent,
-    FinalEvent,
-    InterruptedEvent,
-    RunEvent,
-    StartEvent,
-    StepEvent,
-    WarningEvent,
-)
+from lpsgd.lab import events
+from lpsgd.lab.events import RunEvent
 from lpsgd.lab.execution.progress import ENDED, RunProgress, summary, table
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
@@ -73,31 +63,31 @@ class RunsDisplay:
     def listen(self, task: Task, event: RunEvent) -> None:
         """Take in one event of one run."""
         match event:
-            case AssignedEvent():
+            case events.AssignedEvent():
                 self._set(task, state="running")
-            case StartEvent():
+            case events.StartEvent():
                 self._paces[task.folder] = _Pace(event.step, event.total_steps, self._clock())
-            case StepEvent():
+            case events.StepEvent():
                 self._keep_pace(task, event.step)
-            case EpochEvent(metrics=row):
+            case events.EpochEvent(metrics=row):
                 # a search leaves the test set alone
                 self._split = "validation" if row["test_top1"] is None else "test"
                 score = row["val_top1" if row["test_top1"] is None else "test_top1"]
                 self._set(task, epoch=row["epoch"], accuracy=score)
                 self._keep_pace(task, row["step"] or 0)
-            case WarningEvent():
+            case events.WarningEvent():
                 self._say(task, f"warning: {event.text}")
-            case EndEvent():
+            case events.EndEvent():
                 self._set(task, state=event.state, seconds_left=None, reason=event.reason)
                 self._say(task, self._ending(task, event))
-            case ErrorEvent():
+            case events.ErrorEvent():
                 self._set(task, state="failed", seconds_left=None, reason=event.text)
                 self._say(task, f"failed: {event.text}")
-            case InterruptedEvent():
+            case events.InterruptedEvent():
                 # a run that had not begun still waits
                 began = self._runs[task.folder].state != "queued"
                 self._set(task, state="interrupted" if began else "queued", seconds_left=None)
-        self._show(at_once=isinstance(event, FinalEvent))
+        self._show(at_once=isinstance(event, events.FinalEvent))
 
     def _set(self, task: Task, **changes: Any) -> None:
         self._runs[task.folder] = replace(self._runs[task.folder], **changes)
@@ -113,7 +103,7 @@ class RunsDisplay:
             seconds_per_epoch=seconds * pace.total_steps / task.recipe.epochs,
         )
 
-    def _ending(self, task: Task, event: EndEvent) -> str:
+    def _ending(self, task: Task, event: events.EndEvent) -> str:
         if event.state == "diverged":
             return f"diverged: {event.reason}"
         how = f"paused after epoch {event.epochs}" if event.state == "paused" else "done"

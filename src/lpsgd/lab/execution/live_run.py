@@ -9,16 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 
-from lpsgd.lab.events import (
-    CurvatureEvent,
-    CurvatureProgressEvent,
-    EpochEvent,
-    RunEvent,
-    RunListener,
-    StartEvent,
-    StepEvent,
-    WarningEvent,
-)
+from lpsgd.lab import events
+from lpsgd.lab.events import RunEvent, RunListener
 
 
 class RunDisplay:
@@ -41,18 +33,18 @@ class RunDisplay:
 
     def _listen(self, event: RunEvent) -> None:
         match event:
-            case StartEvent():
+            case events.StartEvent():
                 self._update(total=event.total_steps, completed=event.step)
-            case StepEvent():
+            case events.StepEvent():
                 self._update(completed=event.step)
-            case EpochEvent(metrics=row):
+            case events.EpochEvent(metrics=row):
                 self._say(_epoch_line(row, self._epochs))
                 self._update(completed=row["step"])
-            case WarningEvent():
+            case events.WarningEvent():
                 self._say(f"warning: {event.text}")
-            case CurvatureEvent():
+            case events.CurvatureEvent():
                 self._say(event.text)
-            case CurvatureProgressEvent():
+            case events.CurvatureProgressEvent():
                 # the time left of a measurement: a second bar while it is made, or lines
                 if event.done == 1:
                     self._measuring = self._begin_products(event.label, event.total)

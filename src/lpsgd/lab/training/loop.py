@@ -18,14 +18,7 @@ import torch
 from lpsgd._suggest import unknown_name
 from lpsgd.lab import data as datasets
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.events import (
-    EndEvent,
-    EpochEvent,
-    RunListener,
-    StartEvent,
-    StepEvent,
-    WarningEvent,
-)
+from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.environment import describe_environment
 from lpsgd.lab.store.run_folder import MetricsMark, Onlooker, Run, open_run, writing
