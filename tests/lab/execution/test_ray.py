@@ -20,7 +20,13 @@ import torch
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.store.run_folder import mark_alive, unmark_alive
 from lpsgd.lab.training.loop import Interrupted, train
-from tests.lab.cli.test_compare import SMALL, compare, kill_parent, wait_until, workers_in
+from tests.lab.comparing import (
+    SMALL_FLAGS,
+    kill_own_process,
+    processes_holding,
+    run_compare,
+    wait_until,
+)
 from tests.lab.running import StopAfter, assert_same_run, read, small_recipe
 from tests.lab.store.test_status import held
 
@@ -48,7 +54,7 @@ def test_wrong_options_are_said_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     began = time.monotonic()
-    assert compare(tmp_path / "out", "sgd", *options) == 2
+    assert run_compare(tmp_path / "out", "sgd", *options) == 2
     assert message in capsys.readouterr().err
     assert time.monotonic() - began < 30
     assert not (tmp_path / "out/runs").exists()
@@ -58,7 +64,7 @@ def test_without_ray(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
+    assert run_compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
     assert "pip install 'lpsgd[ray]'" in capsys.readouterr().err
 
 
@@ -67,7 +73,7 @@ def test_a_password_is_kept_from_the_cluster(
 ) -> None:
     """Which shows the command line of every job."""
     monkeypatch.setattr("sys.argv", ["lpsgd", "--storage", "postgresql://me:secret@host/db"])
-    assert compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
+    assert run_compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
     told = capsys.readouterr().err
     assert "keep the password out of it" in told
     assert "secret" not in told
@@ -183,7 +189,7 @@ def slow_comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path
     folder = tmp_path_factory.mktemp("slow")
     log = folder / "steps"
     name = f"{__name__}:Slow:log={log}"
-    assert compare(folder / "local", name, *SLOW) == 0
+    assert run_compare(folder / "local", name, *SLOW) == 0
     return name, log, folder / "local"
 
 
@@ -193,13 +199,13 @@ SLOW = ["--seeds", "2", "--save-seconds", "0", "--epochs", "8"]
 @pytest.mark.slow
 def test_started_here_and_finished_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     optimizers = "sgd:lr=0.05,lpsgdm:lr=0.01"
-    assert compare(tmp_path / "local", optimizers, "--seeds", "2") == 0
+    assert run_compare(tmp_path / "local", optimizers, "--seeds", "2") == 0
     mixed = tmp_path / "mixed"
     train(small_recipe("lpsgdm:lr=0.01", seed=1), mixed / "runs/lpsgdm/seed-1", label="lpsgdm")
     with pytest.raises(Interrupted):
         stop: Any = StopAfter(5)
         train(small_recipe("sgd:lr=0.05"), mixed / "runs/sgd/seed-0", label="sgd", stop=stop)
-    assert compare(mixed, optimizers, "--seeds", "2", *options_for(cluster)) == 0
+    assert run_compare(mixed, optimizers, "--seeds", "2", *options_for(cluster)) == 0
     for label in ("sgd", "lpsgdm"):
         for seed in (0, 1):
             run = f"runs/{label}/seed-{seed}"
@@ -216,7 +222,7 @@ def test_a_sweep_finds_the_same_on_a_cluster(
     space.write_text("[sgd]\nlr = [0.01, 0.1]\n[lpsgdm]\nlr = [0.001, 0.01]\n")
     found = []
     for name, options in (("local", ["--jobs", "2"]), ("ray", options_for(cluster))):
-        command = ["sweep", *SMALL, "--space", str(space), "--pruner", "halving", "--json"]
+        command = ["sweep", *SMALL_FLAGS, "--space", str(space), "--pruner", "halving", "--json"]
         assert cli.main([*command, "--out", str(tmp_path / name), *options]) == 0
         found.append(json.loads(capsys.readouterr().out.replace(str(tmp_path / name), "here")))
     assert found[0] == found[1]
@@ -242,7 +248,7 @@ def test_what_is_lost_resumes_elsewhere(
         while not at_work:  # whichever begins first; the other may still start its worker
             time.sleep(0.05)
             begun = [run for run in runs if (run / "metrics.jsonl").exists()]
-            at_work = [pid for run in begun for pid in workers_in(run)]
+            at_work = [pid for run in begun for pid in processes_holding(run)]
         if lost == "node":
             cluster.remove_node(node_of(cluster, at_work[0]), allow_graceful=False)
         else:
@@ -250,7 +256,7 @@ def test_what_is_lost_resumes_elsewhere(
 
     before = len(log.read_text().splitlines())
     with _meanwhile(lose):
-        assert compare(out, name, *SLOW, *options_for(cluster)) == 0
+        assert run_compare(out, name, *SLOW, *options_for(cluster)) == 0
     if lost == "node":
         cluster.add_node(**NODE)
     for run in runs:
@@ -301,13 +307,15 @@ def test_a_run_that_kills_its_worker_fails_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ray_executor, "RETRIES", 1)
-    optimizers = f"sgd:lr=0.05,{kill_parent.__module__}:kill_parent"
-    assert compare(tmp_path / "out", optimizers, "--seeds", "1", *options_for(cluster)) == 1
+    optimizers = f"sgd:lr=0.05,{kill_own_process.__module__}:kill_own_process"
+    assert run_compare(tmp_path / "out", optimizers, "--seeds", "1", *options_for(cluster)) == 1
     told = capsys.readouterr().err
     assert "1 runs failed" in told
-    assert "kill_parent seed 0: its worker was lost 2 times: " in told
+    assert "kill_own_process seed 0: its worker was lost 2 times: " in told
     assert read(tmp_path / "out/runs/sgd/seed-0", "result.json")["state"] == "complete"
-    assert "lost 2 times" in read(tmp_path / "out/runs/kill_parent/seed-0", "error.json")["text"]
+    assert (
+        "lost 2 times" in read(tmp_path / "out/runs/kill_own_process/seed-0", "error.json")["text"]
+    )
 
 
 @pytest.mark.slow
@@ -315,7 +323,7 @@ def test_wrong_input_is_said_once(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--seeds", "3", "--data", "nonsense=1", *options_for(cluster)]
-    assert compare(tmp_path / "out", "sgd,adamw", *options) == 2
+    assert run_compare(tmp_path / "out", "sgd,adamw", *options) == 2
     told = capsys.readouterr().err
     assert "lpsgd: " in told
     assert "nonsense" in told
@@ -340,7 +348,7 @@ def test_ctrl_c_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
     assert "Traceback" not in told
     assert all([*(run / "checkpoints").glob("*.pt")] for run in runs)
     assert not (out / "runs/sgd/seed-2").exists(), "what waited did not begin"
-    assert not workers_in(out)
+    assert not processes_holding(out)
 
 
 def test_reproduce_takes_the_same_options(

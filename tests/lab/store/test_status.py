@@ -26,7 +26,7 @@ from lpsgd.lab.plan import Task, plan_comparison, write_plan
 from lpsgd.lab.store.run_folder import is_held, mark_alive, open_run, write_error
 from lpsgd.lab.store.status import Status, read_status
 from lpsgd.lab.training.loop import Interrupted, train
-from tests.lab.cli.test_compare import VALUES, compare, kill_parent
+from tests.lab.comparing import SMALL_VALUES, kill_own_process, run_compare
 from tests.lab.running import StopAfter, small_recipe
 
 
@@ -43,7 +43,9 @@ def held(folder: Path) -> Iterator[None]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of which every run is somewhere else."""
     out = tmp_path_factory.mktemp("status") / "out"
-    _, tasks = plan_comparison(VALUES, ["sgd:lr=0.05", "lpsgdm:lr=1e30", "adamw"], range(2), out)
+    _, tasks = plan_comparison(
+        SMALL_VALUES, ["sgd:lr=0.05", "lpsgdm:lr=1e30", "adamw"], range(2), out
+    )
     _write_plan(out, tasks, ["sgd", "lpsgdm", "adamw"], "sgd")
     sgd, lpsgdm, adamw = tasks[:3]
     train(sgd.recipe, sgd.folder, label="sgd")
@@ -205,8 +207,8 @@ def test_a_damaged_plan_is_named(tmp_path: Path, plan: str) -> None:
 
 def test_the_reason_of_a_failure_stays_until_the_run_is_started_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    optimizers = f"{kill_parent.__module__}:kill_parent"
-    assert compare(out, optimizers, "--seeds", "1", "--jobs", "1") == 1
+    optimizers = f"{kill_own_process.__module__}:kill_own_process"
+    assert run_compare(out, optimizers, "--seeds", "1", "--jobs", "1") == 1
     (run,) = read_status(out).runs
     assert run.state == "failed"
     assert run.reason is not None
