@@ -20,7 +20,7 @@ from lpsgd.lab.events import (
     StepEvent,
 )
 from lpsgd.lab.execution.live import RunsDisplay
-from lpsgd.lab.execution.progress import RunProgress, summary, table, time_left
+from lpsgd.lab.execution.progress import RunProgress, progress_line, progress_table, time_left
 from lpsgd.lab.plan import Task
 from tests.lab.running import small_recipe
 
@@ -156,10 +156,13 @@ def test_runs_of_several_networks_are_told_apart() -> None:
         RunProgress("sgd", 1, "vgg11 / cifar10", 2, "c"),
         RunProgress("sgd", 1, "mlp / digits", 2, "d"),
     ]
-    assert [column.header for column in table(runs).columns][:2] == ["network", "run"]
-    assert [column.header for column in table(runs, rows=2).columns][:2] == ["network", "optimizer"]
+    assert [column.header for column in progress_table(runs).columns][:2] == ["network", "run"]
+    assert [column.header for column in progress_table(runs, rows=2).columns][:2] == [
+        "network",
+        "optimizer",
+    ]
     assert time_left(runs) == pytest.approx(100 + 200 + 2), "each at the pace of its network"
-    assert summary(runs) == "4 runs: 1 done, 1 running, 2 queued; about 5 min left"
+    assert progress_line(runs) == "4 runs: 1 done, 1 running, 2 queued; about 5 min left"
     assert time_left(runs[2:]) is None, "nothing is known of the pace"
 
 
@@ -178,5 +181,5 @@ def test_names_and_reasons_are_not_read_as_markup() -> None:
     display.listen(run, ErrorEvent(text="[enforce fail] of [/tmp/x]"))
     assert shown_rows(display)[1] == "sgd[bold] seed 0 failed 0/2 [enforce fail] of [/tmp/x]"
     stream = io.StringIO()
-    Console(file=stream, width=110).print(table(list(display._runs.values()), rows=0))
+    Console(file=stream, width=110).print(progress_table(list(display._runs.values()), rows=0))
     assert "sgd[bold]" in stream.getvalue()

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent
-from lpsgd.lab.execution.progress import ENDED, RunProgress, summary, table
+from lpsgd.lab.execution.progress import ENDED, RunProgress, progress_line, progress_table
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
 
@@ -127,11 +127,11 @@ class RunsDisplay:
                 self._live.update(self._table(), refresh=True)
         elif now - self._summed >= max(_SUMMARY_SECONDS, _SUMMARY_SHARE * (now - self._began)):
             self._summed = now
-            self._print(summary(list(self._runs.values())))
+            self._print(progress_line(list(self._runs.values())))
 
     def _table(self) -> Table:
         # the heading, the line below, and room for what was printed above
-        return table(list(self._runs.values()), rows=self._console.height - 4)
+        return progress_table(list(self._runs.values()), rows=self._console.height - 4)
 
 
 @dataclass(frozen=True)
