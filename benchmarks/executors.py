@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from lpsgd.lab.execution.executor import ExecutorChoice, Listener, make_executor
+from lpsgd.lab.events import AssignedEvent, RunEvent
+from lpsgd.lab.execution.executor import ExecutorChoice, TaskListener, make_executor
 from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.store.run_record import load_run
 from lpsgd.lab.training.loop import train
@@ -44,9 +44,9 @@ class Watch:
     parent: list[int] = field(default_factory=list)
     workers: list[int] = field(default_factory=list)
 
-    def listen(self, task: Task, event: dict[str, Any]) -> None:
-        self.events[event["event"], task.folder] += 1
-        if event["event"] == "end":
+    def listen(self, task: Task, event: RunEvent) -> None:
+        self.events[event.kind, task.folder] += 1
+        if event.kind == "end":
             self.ended.append(time.perf_counter())
             self.parent.append(resident(os.getpid()))
             self.workers.append(max(map(resident, descendants()), default=0))
@@ -88,14 +88,14 @@ def make_tasks(runs: int, folder: Path) -> list[Task]:
     ]
 
 
-def train_here(tasks: list[Task], listen: Listener) -> None:
+def train_here(tasks: list[Task], listen: TaskListener) -> None:
     for task in tasks:
-        listen(task, {"event": "begin"})
+        listen(task, AssignedEvent())
         train(task.recipe, task.folder, listen=lambda event, task=task: listen(task, event))
 
 
 def measure(name: str, runs: int) -> Watch:
-    """Carry out all runs with one executor in a new folder."""
+    """Run all tasks with one executor in a new folder."""
     with tempfile.TemporaryDirectory() as folder:
         tasks, watch = make_tasks(runs, Path(folder)), Watch()
         if name == "here":
@@ -110,9 +110,9 @@ def measure(name: str, runs: int) -> Watch:
 
 
 def check_once(watch: Watch, tasks: list[Task]) -> None:
-    """Every run began once, ended once and has one line for its one epoch."""
+    """Every run was assigned once, ended once and has one line for its one epoch."""
     for task in tasks:
-        for event in ("begin", "end"):
+        for event in ("assigned", "end"):
             assert watch.events[event, task.folder] == 1, (event, task.folder)
         run = load_run(task.folder, task.folder)
         assert run.state == "complete", task.folder
@@ -155,7 +155,7 @@ def overheads(names: list[str], rounds: int, runs: int) -> None:
 
 
 def memory(names: list[str], runs: int) -> None:
-    """Carry out many runs, count them, and see whether memory grows."""
+    """Train many runs, count them, and see whether memory grows."""
     columns = ("executor", "memory of the parent", "of the largest worker")
     table = make_table(f"{runs} runs, one at a time", columns)
     for name in names:

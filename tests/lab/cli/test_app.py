@@ -10,7 +10,7 @@ import pytest
 from lpsgd.lab.cli import app as cli
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def shown_text(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What is printed, without the frames and breaks of a terminal."""
     assert cli.main(list(arguments)) == 0
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -19,11 +19,10 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_the_help_lists_every_command_with_the_first_words_of_its_own_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    listed = shown(capsys, "--help").partition("Commands")[2]
-    for name in cli.COMMANDS:
-        own = shown(capsys, name, "--help")
+    listed = shown_text(capsys, "--help").partition("Commands")[2]
+    for name, summary in cli.COMMANDS.items():
+        own = shown_text(capsys, name, "--help")
         assert f"{name} [OPTIONS]" in own
-        summary = cli._summary(name)
         assert f"{name} {summary}" in listed
         assert summary in own
 

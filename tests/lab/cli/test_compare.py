@@ -1,33 +1,35 @@
-"""`lpsgd compare`: planning, executing, going on, failing, reporting."""
+"""`lpsgd compare`: planning, executing, resuming, failing, reporting."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.plan import labels, plan_comparison
 from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.training.loop import train
+from tests.lab.comparing import (
+    SMALL_VALUES,
+    kill_own_process,
+    processes_holding,
+    run_compare,
+    wait_until,
+)
 from tests.lab.small_runs import assert_same_run, read, small_recipe
-
-SMALL = ["--epochs", "2", "--width", "8", "--train-size", "128", "--test-size", "64"]
-SMALL += ["--batch-size", "32"]
-VALUES = {"epochs": 2, "width": 8, "train_size": 128, "test_size": 64, "batch_size": 32}
 
 
 def test_the_plan_pairs_seeds_and_shares_everything_else(tmp_path: Path) -> None:
-    folder, tasks = plan_comparison(VALUES, ["sgd", "lpsgdm:p=4"], range(2), tmp_path / "out")
+    folder, tasks = plan_comparison(SMALL_VALUES, ["sgd", "lpsgdm:p=4"], range(2), tmp_path / "out")
     assert [(task.label, task.recipe.seed) for task in tasks] == [
         ("sgd", 0),
         ("lpsgdm", 0),
@@ -41,9 +43,9 @@ def test_the_plan_pairs_seeds_and_shares_everything_else(tmp_path: Path) -> None
 
 
 def test_the_folder_follows_from_what_is_shared() -> None:
-    one, _ = plan_comparison(VALUES, ["sgd"], range(2), None)
-    other, _ = plan_comparison(VALUES, ["adamw", "sgd"], range(5), None)
-    longer, _ = plan_comparison({**VALUES, "epochs": 3}, ["sgd"], range(2), None)
+    one, _ = plan_comparison(SMALL_VALUES, ["sgd"], range(2), None)
+    other, _ = plan_comparison(SMALL_VALUES, ["adamw", "sgd"], range(5), None)
+    longer, _ = plan_comparison({**SMALL_VALUES, "epochs": 3}, ["sgd"], range(2), None)
     assert one == other != longer
 
 
@@ -73,12 +75,8 @@ def test_mistakes_are_found_before_anything_runs(
     tmp_path: Path, optimizers: list[str], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        plan_comparison(VALUES, optimizers, range(2), tmp_path / "out")
+        plan_comparison(SMALL_VALUES, optimizers, range(2), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def compare(out: Path, optimizers: str, *more: str) -> int:
-    return cli.main(["compare", *SMALL, "--optimizers", optimizers, "--out", str(out), *more])
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +86,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     optimizers = "sgd:lr=0.05,adamw,lpsgdm:lr=1e30"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["lpsgd", "compare", "--optimizers", optimizers])
-        assert compare(out, optimizers, "--seeds", "2", "--jobs", "2") == 0
+        assert run_compare(out, optimizers, "--seeds", "2", "--jobs", "2") == 0
     return out
 
 
@@ -114,17 +112,19 @@ def test_the_plan_is_recorded(compared: Path) -> None:
 
 
 def test_what_is_complete_is_not_run_again(
-    compared: Path, capsys: pytest.CaptureFixture[str]
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {p: p.stat().st_mtime_ns for p in (compared / "runs").rglob("*") if p.is_file()}
+    again = tmp_path / "again"
+    shutil.copytree(compared, again)
+    files = {p: p.stat().st_mtime_ns for p in (again / "runs").rglob("*") if p.is_file()}
     optimizers = "sgd:lr=0.05,adamw,lpsgdm:lr=1e30"
-    assert compare(compared, optimizers, "--seeds", "2", "--json", "--reference", "adamw") == 0
-    assert {p: p.stat().st_mtime_ns for p in (compared / "runs").rglob("*") if p.is_file()} == files
+    assert run_compare(again, optimizers, "--seeds", "2", "--json", "--reference", "adamw") == 0
+    assert {p: p.stat().st_mtime_ns for p in (again / "runs").rglob("*") if p.is_file()} == files
     analysis = json.loads(capsys.readouterr().out)
     assert analysis["reference"] == "adamw"
     # as it was written, not only as it is called in the table
     given = ("--seeds", "2", "--json", "--reference", "lpsgdm:lr=1e30")
-    assert compare(compared, optimizers, *given) == 0
+    assert run_compare(again, optimizers, *given) == 0
     assert json.loads(capsys.readouterr().out)["reference"] == "lpsgdm"
 
 
@@ -132,7 +132,7 @@ def test_a_folder_of_other_recipes_is_left_alone(
     compared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = read(compared, "comparison.json")
-    assert compare(compared, "sgd:lr=0.05", "--lr-end", "0.5") == 2
+    assert run_compare(compared, "sgd:lr=0.05", "--lr-end", "0.5") == 2
     assert "lr_end is 0.0 there and 0.5 here" in capsys.readouterr().err
     assert read(compared, "comparison.json") == before
 
@@ -140,9 +140,9 @@ def test_a_folder_of_other_recipes_is_left_alone(
 def test_wrong_input_for_all_runs_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(tmp_path / "out", "sgd,adamw", "--data", "nonsense=1", "--jobs", "1") == 2
+    assert run_compare(tmp_path / "out", "sgd,adamw", "--data", "nonsense=1", "--jobs", "1") == 2
     assert "nonsense" in capsys.readouterr().err
-    assert compare(tmp_path / "out", "sgd,adamw", "--reference", "lion") == 2
+    assert run_compare(tmp_path / "out", "sgd,adamw", "--reference", "lion") == 2
     assert "--reference lion: not among" in capsys.readouterr().err
 
 
@@ -150,11 +150,11 @@ def test_a_page_that_cannot_be_written_does_not_cost_the_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out/report.html").mkdir(parents=True)  # no file can have the name of a folder
-    assert compare(tmp_path / "out", "sgd", "--seeds", "1") == 1
+    assert run_compare(tmp_path / "out", "sgd", "--seeds", "1") == 1
     shown = capsys.readouterr()
     assert "Final test accuracy" in shown.out
     assert f"cannot write to {tmp_path / 'out'}: Is a directory" in shown.err
-    assert compare(tmp_path / "out", "sgd", "--seeds", "1", "--json") == 1
+    assert run_compare(tmp_path / "out", "sgd", "--seeds", "1", "--json") == 1
     assert json.loads(capsys.readouterr().out)["optimizers"][0]["complete"] == 1
 
 
@@ -162,7 +162,7 @@ def test_a_mistake_in_a_recipe_file_names_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "recipe.toml").write_text("epoch = 3")
-    assert compare(tmp_path / "out", "sgd", "--recipe", str(tmp_path / "recipe.toml")) == 2
+    assert run_compare(tmp_path / "out", "sgd", "--recipe", str(tmp_path / "recipe.toml")) == 2
     assert f"--recipe {tmp_path / 'recipe.toml'}: unknown key 'epoch'" in capsys.readouterr().err
 
 
@@ -171,7 +171,7 @@ def test_torchrun_is_for_one_run(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert compare(tmp_path / "out", "sgd") == 2
+    assert run_compare(tmp_path / "out", "sgd") == 2
     assert "use it with lpsgd train" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -182,26 +182,21 @@ def test_a_run_that_another_command_trains_is_not_marked_as_failed(
     recipe = small_recipe("sgd:lr=0.05")
     with open_run(tmp_path / "out/runs/sgd/seed-0", recipe) as run:
         run.begin(recipe, "sgd", {})
-        assert compare(tmp_path / "out", "sgd:lr=0.05", "--seeds", "1") == 1
+        assert run_compare(tmp_path / "out", "sgd:lr=0.05", "--seeds", "1") == 1
     assert "in use by another process" in capsys.readouterr().err
     assert not [*tmp_path.rglob("error.json")]
-
-
-def kill_parent(model: Any) -> Any:
-    """An optimizer that kills the process that makes it."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
 def test_a_process_that_dies_takes_only_its_own_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    optimizers = f"sgd:lr=0.05,{__name__}:kill_parent"
-    code = compare(tmp_path / "out", optimizers, "--seeds", "2", "--jobs", "1")
+    optimizers = f"sgd:lr=0.05,{kill_own_process.__module__}:kill_own_process"
+    code = run_compare(tmp_path / "out", optimizers, "--seeds", "2", "--jobs", "1")
     assert code == 1
     errors = capsys.readouterr().err
     assert "2 runs failed" in errors
-    assert "kill_parent seed 1: the process that trained it was killed by SIGKILL" in errors
+    assert "kill_own_process seed 1: the process that trained it was killed by SIGKILL" in errors
     for seed in (0, 1):
         assert read(tmp_path / f"out/runs/sgd/seed-{seed}", "result.json")["state"] == "complete"
 
@@ -227,7 +222,7 @@ class KillOnce(torch.optim.SGD):
     ("sent", "text"),
     [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "stopped")],
 )
-def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
+def test_a_run_whose_process_is_killed_resumes_from_its_checkpoint(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -237,11 +232,11 @@ def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
     monkeypatch.setenv("KILL_SIGNAL", str(int(sent)))
     monkeypatch.setenv("KILL_ONCE", str(tmp_path / "killed"))
     options = ["--seeds", "1", "--jobs", "1", "--save-seconds", "0"]
-    assert compare(tmp_path / "killed once", f"{__name__}:KillOnce", *options) == 0
+    assert run_compare(tmp_path / "killed once", f"{__name__}:KillOnce", *options) == 0
     told = capsys.readouterr().err
     assert told.count(text) == 1
-    assert "it goes on from its last checkpoint" in told
-    assert compare(tmp_path / "undisturbed", f"{__name__}:KillOnce", *options) == 0
+    assert "it resumes from its last checkpoint" in told
+    assert run_compare(tmp_path / "undisturbed", f"{__name__}:KillOnce", *options) == 0
     assert text not in capsys.readouterr().err
     place = "runs/KillOnce/seed-0"
     assert_same_run(tmp_path / "killed once" / place, tmp_path / "undisturbed" / place)
@@ -249,7 +244,7 @@ def test_a_run_whose_process_is_killed_goes_on_from_its_checkpoint(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_comparison_leaves_no_process_and_goes_on(
+def test_a_stopped_comparison_leaves_no_process_and_resumes(
     tmp_path: Path, how: signal.Signals
 ) -> None:
     """Also when the parent has no chance to tell its workers."""
@@ -263,27 +258,7 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     _, errors = child.communicate(timeout=60)
     assert child.returncode == (1 if how == signal.SIGINT else -how)
     if how == signal.SIGINT:
-        assert "the same command goes on" in errors
+        assert "the same command resumes" in errors
         assert "Traceback" not in errors
     wait_until(lambda: all(list((run / "checkpoints").glob("*.pt")) for run in runs))
-    wait_until(lambda: not workers_in(out))
-
-
-def workers_in(out: Path) -> list[int]:
-    """The processes that hold a run's folder open."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            links = [str(link.readlink()) for link in (process / "fd").iterdir()]
-        except OSError:
-            continue
-        if any(link.startswith(str(out)) for link in links):
-            found.append(int(process.name))
-    return found
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not processes_holding(out))

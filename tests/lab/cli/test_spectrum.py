@@ -26,15 +26,16 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def recorded_run(tmp_path_factory):
+    """The folder of a run that was trained with --curvature."""
     folder = tmp_path_factory.mktemp("runs") / "one"
     command = ["train", *FLAGS.split(), "--out", str(folder), "--curvature", CURVATURE]
     assert cli.main(command) == 0
     return folder
 
 
-def test_training_writes_spectra_at_the_start_when_due_and_at_the_end(run):
-    records = read_records(run / "curvature.jsonl")
+def test_training_writes_spectra_at_the_start_when_due_and_at_the_end(recorded_run):
+    records = read_records(recorded_run / "curvature.jsonl")
     assert [record["epoch"] for record in records] == [0, 2, 3]
     assert [record["step"] for record in records] == [0, 8, 12]
     first = records[0]
@@ -43,18 +44,18 @@ def test_training_writes_spectra_at_the_start_when_due_and_at_the_end(run):
     assert set(first["layers"]) == set(first["gradient_density"]["layers"])
 
 
-def test_the_record_is_of_the_training_loss_on_plain_training_examples(run):
+def test_the_record_is_of_the_training_loss_on_plain_training_examples(recorded_run):
     """The last record, measured again from the final checkpoint by hand."""
     recipe = small_recipe(epochs=3)
     data = load(recipe)
     model = models.create("mlp", input_shape=data.input_shape, classes=data.classes, width=8)
-    model.load_state_dict(load_weights(run)["trainer"]["model"])
+    model.load_state_dict(load_weights(recorded_run)["trainer"]["model"])
     batches = list(data.train.plain())
     x = torch.cat([x for x, _ in batches])[:40]
     y = torch.cat([y for _, y in batches])[:40]
     operator = hessian_operator(model.to(CPU), torch.nn.CrossEntropyLoss(), (x, y))
     nodes = spectral_density(operator, 1, 6).nodes[0]
-    recorded = read_records(run / "curvature.jsonl")[-1]["nodes"][0]
+    recorded = read_records(recorded_run / "curvature.jsonl")[-1]["nodes"][0]
     assert np.allclose(nodes, recorded, rtol=1e-4, atol=1e-5)
 
 
@@ -65,7 +66,7 @@ def test_training_is_the_same_with_and_without(tmp_path):
     assert_same_run(tmp_path / "with", tmp_path / "without")
 
 
-def test_a_run_stopped_while_measuring_goes_on_to_the_same_end(tmp_path):
+def test_a_run_stopped_while_measuring_resumes_to_the_same_end(tmp_path):
     from lpsgd.lab.training.interrupt import Interrupted
 
     recipe, options = small_recipe(), RunOptions(curvature=CURVATURE)
@@ -84,21 +85,21 @@ def test_a_run_stopped_while_measuring_goes_on_to_the_same_end(tmp_path):
     assert [r["nodes"] for r in whole] == [r["nodes"] for r in parts]
 
 
-def test_spectrum_draws_what_training_recorded(run, tmp_path, capsys):
-    before = (run / "curvature.jsonl").read_bytes()
-    assert cli.main(["spectrum", str(run), "--layerwise", "--out", str(tmp_path)]) == 0
+def test_spectrum_draws_what_training_recorded(recorded_run, tmp_path, capsys):
+    before = (recorded_run / "curvature.jsonl").read_bytes()
+    assert cli.main(["spectrum", str(recorded_run), "--layerwise", "--out", str(tmp_path)]) == 0
     names = {path.name for path in tmp_path.iterdir()}
     figures = {f"{n}.{s}" for n in ("density", "evolution", "layers") for s in ("svg", "png")}
     assert names == figures | {"spectrum.csv", "spectrum.json", "nodes.csv"}
     assert "curvature at epoch 3: λ from" in capsys.readouterr().out
-    assert (run / "curvature.jsonl").read_bytes() == before
+    assert (recorded_run / "curvature.jsonl").read_bytes() == before
 
 
-def test_spectrum_measures_checkpoints(run, tmp_path, capsys):
-    recorded = {r["epoch"]: r for r in read_records(run / "curvature.jsonl")}
-    (checkpoint,) = (run / "checkpoints").glob("*.pt")
+def test_spectrum_measures_checkpoints(recorded_run, tmp_path, capsys):
+    recorded = {r["epoch"]: r for r in read_records(recorded_run / "curvature.jsonl")}
+    (checkpoint,) = (recorded_run / "checkpoints").glob("*.pt")
     how = ["--curvature", "probes=1,lanczos=6,samples=40", "--json"]
-    for source, extra in ((run, ["--checkpoints", "all"]), (checkpoint, [])):
+    for source, extra in ((recorded_run, ["--checkpoints", "all"]), (checkpoint, [])):
         out = tmp_path / source.name
         assert cli.main(["spectrum", str(source), *extra, *how, "--out", str(out)]) == 0
         shown = capsys.readouterr()
@@ -111,12 +112,12 @@ def test_spectrum_measures_checkpoints(run, tmp_path, capsys):
         assert "products, about" in shown.err
 
 
-def test_the_density_is_that_of_the_checkpoint_that_was_named(run, tmp_path, monkeypatch):
+def test_the_density_is_that_of_the_checkpoint_that_was_named(recorded_run, tmp_path, monkeypatch):
     """Though training recorded later epochs, too; and spectra in another mode stay out."""
     from lpsgd.lab.spectra import figures
 
     early = tmp_path / "run"
-    shutil.copytree(run, early)
+    shutil.copytree(recorded_run, early)
     later = read_records(early / "curvature.jsonl")[-1] | {"epoch": 7}
     with (early / "curvature.jsonl").open("a") as stream:
         stream.write(json.dumps(later) + "\n")
@@ -134,20 +135,20 @@ def test_the_density_is_that_of_the_checkpoint_that_was_named(run, tmp_path, mon
     assert {row["epoch"] for row in rows["batch"]} == {3}
 
 
-def test_options_of_a_measurement_ask_for_one(run, tmp_path):
+def test_options_of_a_measurement_ask_for_one(recorded_run, tmp_path):
     """Though there is a record that could be drawn."""
     how = ["--curvature", "probes=1,lanczos=4,samples=40", "--out", str(tmp_path)]
-    assert cli.main(["spectrum", str(run), *how]) == 0
+    assert cli.main(["spectrum", str(recorded_run), *how]) == 0
     assert [r["lanczos"] for r in read_records(tmp_path / "curvature.jsonl")] == [4]
 
 
-def test_a_damaged_record_is_named(run, tmp_path, capsys):
+def test_a_damaged_record_is_named(recorded_run, tmp_path, capsys):
     damaged = tmp_path / "run"
-    shutil.copytree(run, damaged)
-    record = read_records(run / "curvature.jsonl")[0]
+    shutil.copytree(recorded_run, damaged)
+    record = read_records(recorded_run / "curvature.jsonl")[0]
     del record["nodes"]
     for line, message in ((record, "epoch 0 has no nodes"), (5, "line 4: expected a record")):
-        text = (run / "curvature.jsonl").read_text() + json.dumps(line) + "\n"
+        text = (recorded_run / "curvature.jsonl").read_text() + json.dumps(line) + "\n"
         (damaged / "curvature.jsonl").write_text(text)
         assert cli.main(["spectrum", str(damaged)]) == 2
         assert message in capsys.readouterr().err
@@ -200,10 +201,10 @@ def test_wrong_input_ends_with_code_2(tmp_path, capsys):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_damaged_checkpoint_is_recognised(run, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_recognised(recorded_run, tmp_path, capsys):
     import shutil
 
-    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(recorded_run, tmp_path / "run")
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("*.pt")
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     assert cli.main(["spectrum", str(checkpoint)]) == 1

@@ -21,7 +21,13 @@ from lpsgd.lab.cli import app as cli
 from lpsgd.lab.store.heartbeat import remove_heartbeat, write_heartbeat
 from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
-from tests.lab.cli.test_compare import SMALL, compare, kill_parent, wait_until, workers_in
+from tests.lab.comparing import (
+    SMALL_FLAGS,
+    kill_own_process,
+    processes_holding,
+    run_compare,
+    wait_until,
+)
 from tests.lab.small_runs import StopAfter, assert_same_run, read, small_recipe
 from tests.lab.store.test_status import held
 
@@ -49,7 +55,7 @@ def test_wrong_options_are_said_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     began = time.monotonic()
-    assert compare(tmp_path / "out", "sgd", *options) == 2
+    assert run_compare(tmp_path / "out", "sgd", *options) == 2
     assert message in capsys.readouterr().err
     assert time.monotonic() - began < 30
     assert not (tmp_path / "out/runs").exists()
@@ -59,7 +65,7 @@ def test_without_ray(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
+    assert run_compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
     assert "pip install 'lpsgd[ray]'" in capsys.readouterr().err
 
 
@@ -68,20 +74,18 @@ def test_a_password_is_kept_from_the_cluster(
 ) -> None:
     """Which shows the command line of every job."""
     monkeypatch.setattr("sys.argv", ["lpsgd", "--storage", "postgresql://me:secret@host/db"])
-    assert compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
+    assert run_compare(tmp_path / "out", "sgd", "--executor", "ray") == 2
     told = capsys.readouterr().err
     assert "keep the password out of it" in told
     assert "secret" not in told
 
 
 def test_a_node_that_cannot_train_says_why(tmp_path: Path) -> None:
-    order = {"version": "0.0.1", "folder": str(tmp_path / "runs/sgd/seed-0")}
-    folder = Path(order["folder"])
-    assert "has lpsgd" in str(ray_executor._unfit(order, folder, "node7"))
-    order["version"] = ray_executor.lpsgd.__version__
-    assert "node7 does not see" in str(ray_executor._unfit(order, folder, "node7"))
+    folder, version = tmp_path / "runs/sgd/seed-0", ray_executor.lpsgd.__version__
+    assert "has lpsgd" in str(ray_executor._unfit("0.0.1", folder, "node7"))
+    assert "node7 does not see" in str(ray_executor._unfit(version, folder, "node7"))
     folder.parent.mkdir(parents=True)
-    assert ray_executor._unfit(order, folder, "node7") is None
+    assert ray_executor._unfit(version, folder, "node7") is None
 
 
 def test_what_a_run_needs() -> None:
@@ -93,7 +97,7 @@ def test_what_a_run_needs() -> None:
     def needs(choice: ExecutorChoice, gpus: int, **recipe: Any) -> tuple[float, float]:
         task = Task("sgd", small_recipe(**recipe), Path("runs"))
         nodes = [{"CPU": 8.0, "GPU": float(gpus)}]
-        return ray_executor._needs(task, choice, RunOptions(workers=2), nodes)
+        return ray_executor.needs(task, choice, RunOptions(workers=2), nodes)
 
     default = ExecutorChoice("ray")
     assert needs(default, gpus=0, threads=3) == (5, 0), "threads and the processes that read"
@@ -108,7 +112,7 @@ def test_what_a_run_needs() -> None:
 def test_a_run_that_cannot_reach_the_mailbox_stops(tmp_path: Path) -> None:
     """So that somebody else can be told to do it."""
     mailbox = MagicMock()
-    mailbox.begin.remote().future().result.return_value = (False, False)
+    mailbox.assign.remote().future().result.return_value = (False, False)
     mailbox.post.remote().future().result.return_value = False
     messenger = ray_executor._Messenger(mailbox, 0, tmp_path, "node7")
     messenger._post()
@@ -129,7 +133,7 @@ def test_a_lost_process_has_time_to_let_go(tmp_path: Path, monkeypatch: pytest.M
     ray_executor._wait_until_free(tmp_path, "node7", stop)
     assert not waited, "on the same machine the lock tells, and it is free"
     ray_executor._wait_until_free(tmp_path, "node8", stop)
-    assert waited, "on another machine only the mark tells"
+    assert waited, "on another machine only the heartbeat tells"
     remove_heartbeat(tmp_path)
     waited.clear()
     ray_executor._wait_until_free(tmp_path, "node8", stop)
@@ -161,7 +165,8 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def on(cluster: Any) -> list[str]:
+def options_for(cluster: Any) -> list[str]:
+    """What makes a command use the cluster."""
     return ["--executor", "ray", "--address", cluster.address]
 
 
@@ -180,12 +185,12 @@ class Slow(torch.optim.SGD):
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+def slow_comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     """A slow optimizer, its log, and a local comparison with it."""
     folder = tmp_path_factory.mktemp("slow")
     log = folder / "steps"
     name = f"{__name__}:Slow:log={log}"
-    assert compare(folder / "local", name, *SLOW) == 0
+    assert run_compare(folder / "local", name, *SLOW) == 0
     return name, log, folder / "local"
 
 
@@ -195,13 +200,13 @@ SLOW = ["--seeds", "2", "--save-seconds", "0", "--epochs", "8"]
 @pytest.mark.slow
 def test_started_here_and_finished_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     optimizers = "sgd:lr=0.05,lpsgdm:lr=0.01"
-    assert compare(tmp_path / "local", optimizers, "--seeds", "2") == 0
+    assert run_compare(tmp_path / "local", optimizers, "--seeds", "2") == 0
     mixed = tmp_path / "mixed"
     train(small_recipe("lpsgdm:lr=0.01", seed=1), mixed / "runs/lpsgdm/seed-1", label="lpsgdm")
     with pytest.raises(Interrupted):
         stop: Any = StopAfter(5)
         train(small_recipe("sgd:lr=0.05"), mixed / "runs/sgd/seed-0", label="sgd", stop=stop)
-    assert compare(mixed, optimizers, "--seeds", "2", *on(cluster)) == 0
+    assert run_compare(mixed, optimizers, "--seeds", "2", *options_for(cluster)) == 0
     for label in ("sgd", "lpsgdm"):
         for seed in (0, 1):
             run = f"runs/{label}/seed-{seed}"
@@ -217,8 +222,8 @@ def test_a_sweep_finds_the_same_on_a_cluster(
     space = tmp_path / "space.toml"
     space.write_text("[sgd]\nlr = [0.01, 0.1]\n[lpsgdm]\nlr = [0.001, 0.01]\n")
     found = []
-    for name, options in (("local", ["--jobs", "2"]), ("ray", on(cluster))):
-        command = ["sweep", *SMALL, "--space", str(space), "--pruner", "halving", "--json"]
+    for name, options in (("local", ["--jobs", "2"]), ("ray", options_for(cluster))):
+        command = ["sweep", *SMALL_FLAGS, "--space", str(space), "--pruner", "halving", "--json"]
         assert cli.main([*command, "--out", str(tmp_path / name), *options]) == 0
         found.append(json.loads(capsys.readouterr().out.replace(str(tmp_path / name), "here")))
     assert found[0] == found[1]
@@ -227,15 +232,15 @@ def test_a_sweep_finds_the_same_on_a_cluster(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["node", "worker"])
-def test_what_is_lost_goes_on_elsewhere(
+def test_what_is_lost_resumes_elsewhere(
     cluster: Any,
-    slow: tuple[str, Path, Path],
+    slow_comparison: tuple[str, Path, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     lost: str,
 ) -> None:
     """To the same numbers, and from the checkpoint, not from the beginning."""
-    name, log, local = slow
+    name, log, local = slow_comparison
     out = tmp_path / "out"
     runs = [out / f"runs/Slow/seed-{seed}" for seed in (0, 1)]
 
@@ -244,15 +249,15 @@ def test_what_is_lost_goes_on_elsewhere(
         while not at_work:  # whichever begins first; the other may still start its worker
             time.sleep(0.05)
             begun = [run for run in runs if (run / "metrics.jsonl").exists()]
-            at_work = [pid for run in begun for pid in workers_in(run)]
+            at_work = [pid for run in begun for pid in processes_holding(run)]
         if lost == "node":
             cluster.remove_node(node_of(cluster, at_work[0]), allow_graceful=False)
         else:
             os.kill(at_work[0], signal.SIGKILL)
 
     before = len(log.read_text().splitlines())
-    with _beside(lose):
-        assert compare(out, name, *SLOW, *on(cluster)) == 0
+    with _meanwhile(lose):
+        assert run_compare(out, name, *SLOW, *options_for(cluster)) == 0
     if lost == "node":
         cluster.add_node(**NODE)
     for run in runs:
@@ -260,7 +265,7 @@ def test_what_is_lost_goes_on_elsewhere(
     steps = len(log.read_text().splitlines()) - before
     assert 64 <= steps <= 67, "one run lost the step that it was in, and nothing else"
     told = capsys.readouterr().err
-    assert told.count("its worker was lost; it goes on from its checkpoint") == 1
+    assert told.count("its worker was lost; it resumes from its checkpoint") == 1
 
 
 def node_of(cluster: Any, worker: int) -> Any:
@@ -274,7 +279,7 @@ def node_of(cluster: Any, worker: int) -> Any:
     return found
 
 
-class _beside:
+class _meanwhile:
     """Do something in a thread meanwhile, and see that it worked."""
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -303,21 +308,23 @@ def test_a_run_that_kills_its_worker_fails_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ray_executor, "RETRIES", 1)
-    optimizers = f"sgd:lr=0.05,{kill_parent.__module__}:kill_parent"
-    assert compare(tmp_path / "out", optimizers, "--seeds", "1", *on(cluster)) == 1
+    optimizers = f"sgd:lr=0.05,{kill_own_process.__module__}:kill_own_process"
+    assert run_compare(tmp_path / "out", optimizers, "--seeds", "1", *options_for(cluster)) == 1
     told = capsys.readouterr().err
     assert "1 runs failed" in told
-    assert "kill_parent seed 0: its worker was lost 2 times: " in told
+    assert "kill_own_process seed 0: its worker was lost 2 times: " in told
     assert read(tmp_path / "out/runs/sgd/seed-0", "result.json")["state"] == "complete"
-    assert "lost 2 times" in read(tmp_path / "out/runs/kill_parent/seed-0", "error.json")["text"]
+    assert (
+        "lost 2 times" in read(tmp_path / "out/runs/kill_own_process/seed-0", "error.json")["text"]
+    )
 
 
 @pytest.mark.slow
 def test_wrong_input_is_said_once(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--seeds", "3", "--data", "nonsense=1", *on(cluster)]
-    assert compare(tmp_path / "out", "sgd,adamw", *options) == 2
+    options = ["--seeds", "3", "--data", "nonsense=1", *options_for(cluster)]
+    assert run_compare(tmp_path / "out", "sgd,adamw", *options) == 2
     told = capsys.readouterr().err
     assert "lpsgd: " in told
     assert "nonsense" in told
@@ -325,10 +332,10 @@ def test_wrong_input_is_said_once(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_what_goes_on(cluster: Any, tmp_path: Path) -> None:
+def test_ctrl_c_saves_what_is_trained(cluster: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "lpsgd", "compare", "--width", "8", "--optimizers", "sgd"]
-    command += ["--epochs", "1000", "--seeds", "3", "--out", str(out), *on(cluster)]
+    command += ["--epochs", "1000", "--seeds", "3", "--out", str(out), *options_for(cluster)]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     runs = [out / f"runs/sgd/seed-{seed}" for seed in (0, 1)]
     wait_until(lambda: all((run / "metrics.jsonl").exists() for run in runs))
@@ -338,11 +345,11 @@ def test_ctrl_c_saves_what_goes_on(cluster: Any, tmp_path: Path) -> None:
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     _, told = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert "the same command goes on" in told
+    assert "the same command resumes" in told
     assert "Traceback" not in told
     assert all([*(run / "checkpoints").glob("*.pt")] for run in runs)
     assert not (out / "runs/sgd/seed-2").exists(), "what waited did not begin"
-    assert not workers_in(out)
+    assert not processes_holding(out)
 
 
 def test_reproduce_takes_the_same_options(

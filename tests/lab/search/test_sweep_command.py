@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lpsgd.lab.cli import app as cli
+from lpsgd.lab.events import RunEvent, StartEvent
 from lpsgd.lab.store.status import read_status
 from tests.lab.small_runs import assert_same_run, small_recipe
 
@@ -340,7 +341,7 @@ def test_status_of_a_killed_sweep(
     assert states(out) == {"complete": 1, "interrupted": 1, "queued": 2}
     assert cli.main(["status", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "Nothing is running there now. To go on:" in shown
+    assert "Nothing is running there now. To resume:" in shown
     assert shown.count(f"--out {out}") == 1
 
 
@@ -411,9 +412,9 @@ def test_a_paused_run_goes_on_as_if_it_had_not_paused(tmp_path: Path) -> None:
     train(recipe, tmp_path / "whole")
     states, starts = [], []
 
-    def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "start":
-            starts.append(event["step"] // 4)  # steps of an epoch
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, StartEvent):
+            starts.append(event.step // 4)  # steps of an epoch
 
     for epoch in (1, 3, 3, 4):
         options = RunOptions(until_epoch=epoch)

@@ -30,7 +30,7 @@ from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.store.status import Status, read_status
 from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
-from tests.lab.cli.test_compare import VALUES, compare, kill_parent
+from tests.lab.comparing import SMALL_VALUES, kill_own_process, run_compare
 from tests.lab.small_runs import StopAfter, small_recipe
 
 
@@ -47,7 +47,9 @@ def held(folder: Path) -> Iterator[None]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of which every run is somewhere else."""
     out = tmp_path_factory.mktemp("status") / "out"
-    _, tasks = plan_comparison(VALUES, ["sgd:lr=0.05", "lpsgdm:lr=1e30", "adamw"], range(2), out)
+    _, tasks = plan_comparison(
+        SMALL_VALUES, ["sgd:lr=0.05", "lpsgdm:lr=1e30", "adamw"], range(2), out
+    )
     write_comparison(out, tasks, ["sgd", "lpsgdm", "adamw"], "sgd")
     sgd, lpsgdm, adamw = tasks[:3]
     train(sgd.recipe, sgd.folder, label="sgd")
@@ -100,7 +102,7 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the disk is full" in shown
     assert "the training loss became" in shown
     assert "6 runs: 1 done, 1 diverged, 1 failed, 1 interrupted, 2 queued" in shown
-    assert "Nothing is running there now. To go on:\n  lpsgd " in shown
+    assert "Nothing is running there now. To resume:\n  lpsgd " in shown
     with held(folder / "runs/adamw/seed-0"):
         assert cli.main(["status", str(folder)]) == 0
     assert "Nothing is running" not in capsys.readouterr().out
@@ -221,8 +223,8 @@ def test_a_damaged_plan_is_named(tmp_path: Path, plan: str) -> None:
 
 def test_the_reason_of_a_failure_stays_until_the_run_is_started_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    optimizers = f"{kill_parent.__module__}:kill_parent"
-    assert compare(out, optimizers, "--seeds", "1", "--jobs", "1") == 1
+    optimizers = f"{kill_own_process.__module__}:kill_own_process"
+    assert run_compare(out, optimizers, "--seeds", "1", "--jobs", "1") == 1
     (run,) = read_status(out).runs
     assert run.state == "failed"
     assert run.reason is not None

@@ -36,7 +36,7 @@ def train_each(folder: Path, names: list[str]) -> dict[str, Any]:
                 RECIPES[name],
                 folder / strategy / name,
                 strategy,
-                listen=lambda event: heard.append(event["event"]),
+                listen=lambda event: heard.append(event.kind),
             )
     return {"heard": heard}
 
@@ -196,7 +196,7 @@ def test_one_process_goes_on_where_two_were_stopped(
         train(
             RECIPES[STOPPED],
             tmp_path / "run",
-            listen=lambda e: started.append(e["step"]) if e["event"] == "start" else None,
+            listen=lambda e: started.append(e.step) if e.kind == "start" else None,
         )
     assert started == [6]
     assert_equal_runs(tmp_path / "run", alone(STOPPED))

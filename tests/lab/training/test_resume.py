@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.events import RunEvent
 from lpsgd.lab.recipe import Recipe, to_json
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
@@ -80,7 +81,7 @@ def test_an_ended_run_is_not_trained_again(tmp_path: Path) -> None:
     first = train(recipe, tmp_path / "run")
     before = (tmp_path / "run/metrics.jsonl").read_bytes()
     events: list[str] = []
-    again = train(recipe, tmp_path / "run", listen=lambda event: events.append(event["event"]))
+    again = train(recipe, tmp_path / "run", listen=lambda event: events.append(event.kind))
     assert again == first
     assert events == ["end"]
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
@@ -186,13 +187,13 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
         else:
             data = bytearray()
         path.write_bytes(data)
-    events: list[dict[str, object]] = []
+    events: list[RunEvent] = []
     train(small_recipe(), tmp_path / "run", listen=events.append)
-    warnings = [event["text"] for event in events if event["event"] == "warning"]
+    warnings = [event.text for event in events if event.kind == "warning"]
     assert len(warnings) == how_many
     assert "is damaged" in str(warnings[0])
-    start = next(event for event in events if event["event"] == "start")
-    assert (start["step"] == 0) == (how_many == 2)
+    start = next(event for event in events if event.kind == "start")
+    assert (start.step == 0) == (how_many == 2)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
@@ -238,10 +239,10 @@ def test_a_hostile_checkpoint_under_a_right_name_runs_nothing(tmp_path: Path) ->
     torch.save({"trainer": Hostile(tmp_path / "witness")}, newest)
     digest = hashlib.sha256(newest.read_bytes()).hexdigest()[:32]
     newest.rename(newest.with_name(f"{newest.name[:14]}-{digest}.pt"))
-    events: list[dict[str, object]] = []
+    events: list[RunEvent] = []
     train(small_recipe(), tmp_path / "run", listen=events.append)
     assert not (tmp_path / "witness").exists()
-    assert "is damaged" in str([e["text"] for e in events if e["event"] == "warning"])
+    assert "is damaged" in str([e.text for e in events if e.kind == "warning"])
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 

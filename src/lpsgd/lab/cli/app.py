@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab import cli as commands
 from lpsgd.lab.errors import LabError, ToldElsewhere
 
-COMMANDS = (
-    "compare",
-    "train",
-    "status",
-    "report",
-    "reproduce",
-    "spectrum",
-    "sweep",
-    "optimizers",
-    "bench",
-    "data",
-)
-"""In the order of the help; each is the function of its name in the module of its name."""
+COMMANDS = {
+    "compare": "Train with several optimizers and seeds, and test which differences are real.",
+    "train": "Train one network with one optimizer, exactly resumable.",
+    "status": "Show which runs are queued, running, done or failed, and the time left.",
+    "report": "Analyse the runs in DIR: print the table and write one self-contained HTML page.",
+    "reproduce": "Regenerate a result of the paper: figures, tables, grids, claims, theory.",
+    "spectrum": "Draw and tabulate the spectrum of a run's Hessian.",
+    "sweep": "Search the settings of several optimizers, with as many trials for each.",
+    "optimizers": "List the optimizers: rule, state, source, settings with defaults.",
+    "bench": "Measure speed against named peers, in one run.",
+    "data": "List, get and verify data sets.",
+}
+"""In the order of the help; each is the function of its name in the module of its name, whose
+docstring begins with the same words: to import them all would take longer than all else that
+``lpsgd --help`` does."""
 
 _CTRL_C = 130  # what typer returns for it
 
 
 def _make_app(arguments: Sequence[str]) -> typer.Typer:
-    """The application with the command that is called, or with the summaries of all of them.
-
-    To import them all would take longer than all else that `lpsgd --help` does.
-    """
+    """The application with the command that is called, or with the summaries of all of them."""
     app = typer.Typer(
         name="lpsgd",
         no_args_is_help=True,
@@ -46,29 +42,17 @@ def _make_app(arguments: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_root)
-    called = next((word for word in arguments if not word.startswith("-")), None)
-    if called in COMMANDS:
-        _add(app, called)
-    else:
-        for name in COMMANDS:
-            app.command(name, help=_summary(name))(lambda: None)
-    return app
-
-
-def _add(app: typer.Typer, name: str) -> None:
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    if name not in COMMANDS:
+        for known, summary in COMMANDS.items():
+            app.command(known, help=summary)(lambda: None)
+        return app
     module: Any = import_module(f"lpsgd.lab.cli.{name}")
     if hasattr(module, "app"):  # a command with commands of its own
         app.add_typer(module.app, name=name)
     else:
         app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
-
-
-def _summary(name: str) -> str:
-    """The first paragraph of a command's docstring, read from its file."""
-    text = (Path(commands.__path__[0]) / f"{name}.py").read_text(encoding="utf-8")
-    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-    (command,) = (function for function in functions if function.name == name)
-    return (ast.get_docstring(command) or "").partition("\n\n")[0]
+    return app
 
 
 def _root(

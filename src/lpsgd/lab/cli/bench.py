@@ -37,7 +37,8 @@ def bench(
         raise UserError("the benchmarks are in the repository, in benchmarks/")
     if name is None:
         for stem, path in found.items():
-            print(f"{stem:<12} {_title(path)}")
+            title = path.read_text(encoding="utf-8").partition("\n")[0].strip('"')
+            print(f"{stem:<12} {title}")
         return
     if name not in found:
         raise UserError(unknown_name("benchmark", name, found))
@@ -46,10 +47,3 @@ def bench(
         runpy.run_path(str(found[name]), run_name="__main__")
     finally:
         sys.argv = before
-
-
-def _title(path: Path) -> str:
-    import ast
-
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]

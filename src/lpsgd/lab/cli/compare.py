@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.cli.data import Root
 from lpsgd.lab.cli.options import (
     AllowImport,
     AsJson,
     RecipeFile,
+    Root,
     SaveSeconds,
     TensorBoard,
     Workers,
@@ -21,6 +20,7 @@ from lpsgd.lab.cli.options import (
     with_executor_options,
     with_recipe_options,
 )
+from lpsgd.lab.cli.report import show_report
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     pass
 
 DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
-EXAMPLE = """
-
-**Example**: which optimizer suits a small network on real digits?
-
-    lpsgd compare --model mlp --optimizers sgd,adamw,lpsgdm:p=6 --seeds 5 --epochs 20
-
-Runs that are complete in the folder are not run again; the same command goes on after a stop.
-"""
 
 
 @with_recipe_options(without=("seed",))
@@ -73,7 +65,14 @@ def compare(
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
-    """Train with several optimizers and seeds, and test whether the differences are real."""
+    """Train with several optimizers and seeds, and test which differences are real.
+
+    **Example**: which optimizer suits a small network on real digits?
+
+        lpsgd compare --model mlp --optimizers sgd,adamw,lpsgdm:p=6 --seeds 5 --epochs 20
+
+    Runs that are complete in the folder are not run again; after a stop, the same command resumes.
+    """
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
     from lpsgd.lab.plan import plan_comparison, plan_recipes
@@ -109,34 +108,9 @@ def compare(
     if failures:
         problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
     try:
-        _report(folder, as_json=as_json)
+        show_report(folder, as_json=as_json)
     except LabError as error:
         problems.append(str(error))
     if problems:
         raise LabError("\n".join(problems))
     return 0
-
-
-compare.__doc__ = (compare.__doc__ or "") + EXAMPLE
-
-
-def _report(folder: Path, *, as_json: bool) -> None:
-    from rich.console import Console
-
-    from lpsgd.lab.analysis.comparison import analyse
-    from lpsgd.lab.report.comparison_page import write_comparison_page
-    from lpsgd.lab.report.terminal import print_analysis
-    from lpsgd.lab.store.files import writing
-    from lpsgd.lab.store.run_record import load_comparison
-
-    analysis = analyse(load_comparison(folder))
-    page = folder / "report.html"
-    # the numbers first: a disk without room for the page must not cost them
-    if as_json:
-        print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
-    else:
-        print_analysis(analysis, Console())
-    with writing(folder):
-        write_comparison_page(analysis, page)
-    if not as_json:
-        print(f"\nThe page with curves and settings: {page}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from lpsgd.lab.cli.options import AsJson, Root
 from lpsgd.lab.errors import LabError
 
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A name that `lpsgd data list` shows.")]
-Root = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA, else the cache folder]"),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 @app.callback()
@@ -34,7 +30,7 @@ def data() -> None:
 
 
 @app.command("list")
-def list_(root: Root = None, as_json: Json = False) -> None:
+def list_(root: Root = None, as_json: AsJson = False) -> None:
     """Show the data sets, their options and whether they are on this machine.
 
     Example: `lpsgd data list`
@@ -71,7 +67,7 @@ def _describe(description: Entry, folder: Path) -> dict[str, Any]:
 def get(
     name: Name,
     root: Root = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Download a data set, check its checksums and unpack it. A broken download is resumed.
 
@@ -117,7 +113,7 @@ def _progress(console: Console) -> Iterator[Report]:
 
 
 @app.command()
-def verify(name: Name, root: Root = None, as_json: Json = False) -> None:
+def verify(name: Name, root: Root = None, as_json: AsJson = False) -> None:
     """Check the files of a data set against the published checksums, images by decoding them.
 
     Example: `lpsgd data verify cifar10`

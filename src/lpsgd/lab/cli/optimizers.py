@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from lpsgd.lab.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from lpsgd.peers.description import OptimizerSpec
 
 
 def optimizers(
     name: Annotated[
         str | None, typer.Argument(help="One optimizer, or an import path. [default: all]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the optimizers: rule, state, source, settings with defaults.
 
@@ -35,7 +40,7 @@ def optimizers(
         {
             "name": spec.name,
             "rule": spec.rule,
-            "settings": {key: _plain(value) for key, value in spec.settings.items()},
+            "settings": _plain(spec),
             "searched": searched(spec.name),
             "state": spec.state,
             "source": spec.source,
@@ -50,11 +55,11 @@ def optimizers(
         _print(rows)
 
 
-def _plain(value: Any) -> Any:
-    """A default as JSON can hold it; an imported class may have anything."""
-    if value is None or isinstance(value, bool | int | float | str | list | tuple):
-        return value
-    return "required" if value is type(None) or "empty" in str(value) else str(value)
+def _plain(spec: OptimizerSpec) -> dict[str, Any]:
+    """The settings' defaults as JSON can hold them; an imported class may have anything."""
+    plain = (bool, int, float, str, list, tuple, type(None))
+    shown = {key: v if isinstance(v, plain) else str(v) for key, v in spec.settings.items()}
+    return shown | dict.fromkeys(spec.required, "required")
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

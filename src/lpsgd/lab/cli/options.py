@@ -17,7 +17,11 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.recipe import Recipe, read_recipe_file
 from lpsgd.peers.grammar import parse_pair, parse_value
 
-# What both `train` and `compare` take beside the recipe.
+# What several commands take.
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA, else the cache folder]"),
+]
 RecipeFile = Annotated[
     Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
 ]
@@ -79,7 +83,7 @@ def _executor_option(
         default,
         flag,
         help=help_,
-        rich_help_panel="Where the runs go on (changes no result)",
+        rich_help_panel="Where the runs are trained (changes no result)",
         **limits,
     )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
@@ -109,7 +113,7 @@ _EXECUTOR_OPTIONS = (
 
 
 def with_executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say where its runs go on.
+    """Give a command the options that say where its runs are trained.
 
     The command's keyword-only parameter ``executor`` then receives them as an `ExecutorChoice`.
     """
@@ -120,7 +124,7 @@ def with_executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "LOCAL_RANK" in os.environ:
             raise UserError(
                 "torchrun starts the processes of one run: use it with lpsgd train. "
-                f"lpsgd {command.__name__} carries out many runs itself; see --jobs and --executor"
+                f"lpsgd {command.__name__} starts many runs itself; see --jobs and --executor"
             )
         given = {option.name: arguments.pop(option.name) for option in _EXECUTOR_OPTIONS}
         choice = ExecutorChoice(given.pop("executor"), **given)

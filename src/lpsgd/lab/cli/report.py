@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from lpsgd.lab.cli.options import AsJson
 
 
 def report(
@@ -32,9 +35,7 @@ def report(
     figure: Annotated[
         bool, typer.Option("--figure", help="Also draw the curves: DIR/curves.svg and .png.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the analysis as JSON instead of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Analyse the runs in DIR: print the table and write one self-contained HTML page.
 
@@ -43,31 +44,41 @@ def report(
 
     Example: `lpsgd report runs/digits --out digits.html`
     """
-    import json
+    show_report(folder, out, reference, figure=figure, as_json=as_json)
 
+
+def show_report(
+    folder: Path,
+    out: Path | None = None,
+    reference: str | None = None,
+    *,
+    figure: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Print the analysis of the runs in ``folder``; write the page and, if asked, the figure."""
     from rich.console import Console
 
     from lpsgd.lab.analysis.comparison import analyse
-    from lpsgd.lab.errors import LabError
     from lpsgd.lab.report.comparison_page import write_comparison_page
     from lpsgd.lab.report.terminal import print_analysis
+    from lpsgd.lab.store.files import writing
     from lpsgd.lab.store.run_record import load_comparison
 
     analysis = analyse(load_comparison(folder), reference)
-    path = out or folder / "report.html"
-    drawn: list[Path] = []
-    try:
-        write_comparison_page(analysis, path)
+    page = out or folder / "report.html"
+    console = Console(highlight=False)
+    # the numbers first: a disk without room for the page must not cost them
+    if as_json:
+        print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
+    else:
+        print_analysis(analysis, console)
+    written = []
+    with writing(page.parent):
+        write_comparison_page(analysis, page)
         if figure:
             from lpsgd.lab.report.figure import write_figure  # matplotlib takes a second
 
-            drawn = write_figure(analysis, folder / "curves")
-    except OSError as error:
-        raise LabError(f"cannot write the page to {str(path)!r}: {error.strerror}") from error
-    if as_json:
-        typer.echo(json.dumps({**analysis.to_json(), "page": str(path)}, indent=2, allow_nan=False))
-        return
-    console = Console()
-    print_analysis(analysis, console)
-    for name, written in [("Page", path), *[("Figure", file) for file in drawn]]:
-        console.print(f"{name}: {written}", markup=False, highlight=False, soft_wrap=True)
+            written = write_figure(analysis, folder / "curves")
+    if not as_json:
+        for name, path in [("Page", page), *[("Figure", path) for path in written]]:
+            console.print(f"{name}: {path}", markup=False, soft_wrap=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.cli.data import Root
-from lpsgd.lab.cli.options import Workers, with_executor_options
+from lpsgd.lab.cli.options import Root, Workers, with_executor_options
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 

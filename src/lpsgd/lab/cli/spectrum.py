@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lpsgd.lab.cli.data import Root
-from lpsgd.lab.cli.options import AsJson
+from lpsgd.lab.cli.options import AsJson, Root
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 
 if TYPE_CHECKING:

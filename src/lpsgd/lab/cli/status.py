@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,13 +41,20 @@ def status(
     """
     from rich.console import Console
 
-    from lpsgd.lab.execution.progress import to_json
+    from lpsgd.lab.execution.progress import time_left
+    from lpsgd.lab.store.jsonio import encode
     from lpsgd.lab.store.status import read_status
 
     if as_json:
         found = read_status(folder)
-        shown = {"folder": str(folder), "commands": found.commands, **to_json(found.runs)}
-        typer.echo(json.dumps(shown, indent=2))
+        shown = {
+            "folder": str(folder),
+            "commands": found.commands,
+            "counts": Counter(run.state for run in found.runs),
+            "seconds_left": time_left(found.runs),
+            "runs": [asdict(run) for run in found.runs],
+        }
+        typer.echo(json.dumps(encode(shown), indent=2))
         return
     console = Console(highlight=False)
     found = _watch(folder, console) if watch else read_status(folder)
@@ -55,40 +65,35 @@ def _watch(folder: Path, console: Console) -> Status:
     """Look until nothing is running: a live table on a terminal, lines elsewhere."""
     from rich.live import Live
 
-    from lpsgd.lab.execution.progress import summary, table
+    from lpsgd.lab.execution.progress import progress_line, progress_table
     from lpsgd.lab.store.status import read_status
 
     def running(found: Status) -> bool:
         return any(run.state == "running" for run in found.runs)
 
     found, told = read_status(folder), ""
-    try:
-        if not console.is_terminal:
-            while running(found):
-                counts = summary(found.runs).partition(";")[0]
-                if counts != told:
-                    print(summary(found.runs), file=sys.stderr, flush=True)
-                told = counts
-                time.sleep(_WATCH_SECONDS)
-                found = read_status(folder)
-            return found
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            while running(found):
-                live.update(table(found.runs, rows=console.height - 4), refresh=True)
-                time.sleep(_WATCH_SECONDS)
-                found = read_status(folder)
-    except KeyboardInterrupt:
-        pass  # looking is over; the runs go on
+    live = Live(console=console, auto_refresh=False, transient=True)
+    # Ctrl-C ends the looking; the runs are not touched
+    with live if console.is_terminal else nullcontext(), suppress(KeyboardInterrupt):
+        while running(found):
+            counts = progress_line(found.runs).partition(";")[0]
+            if console.is_terminal:
+                live.update(progress_table(found.runs, rows=console.height - 4), refresh=True)
+            elif counts != told:
+                print(progress_line(found.runs), file=sys.stderr, flush=True)
+            told = counts
+            time.sleep(_WATCH_SECONDS)
+            found = read_status(folder)
     return found
 
 
 def _show(found: Status, console: Console) -> None:
-    from lpsgd.lab.execution.progress import table
+    from lpsgd.lab.execution.progress import progress_table
 
     rows = console.height - 4 if console.is_terminal else None
-    console.print(table(found.runs, rows=rows))
+    console.print(progress_table(found.runs, rows=rows))
     states = {run.state for run in found.runs}
     if "running" not in states and states & {"queued", "interrupted", "failed"}:
-        console.print("\nNothing is running there now. To go on:", markup=False)
+        console.print("\nNothing is running there now. To resume:", markup=False)
         for command in found.commands or ["the command that began it"]:
             console.print(f"  {command}", markup=False, soft_wrap=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.cli.data import Root
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
     AllowImport,
     AsJson,
     RecipeFile,
+    Root,
     SaveSeconds,
     Workers,
     read_values,
@@ -24,19 +26,10 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lpsgd.lab.recipe import Recipe
-    from lpsgd.lab.search.definition import Sweep
     from lpsgd.lab.search.outcome import Outcome
-
-EXAMPLE = """
-
-**Example**: twelve trials of each of the paper's optimizers, then a fair comparison of the winners
-
-    lpsgd sweep --space paper --trials 12 --model mlp --epochs 10 --out runs/search
-    lpsgd compare --recipes runs/search/winners --seeds 5
-
-The same command resumes after a stop. Processes that are given one `--storage` share the trials.
-"""
 
 
 @with_recipe_options(without=("seed",), defaults={"val_size": "a fifth of it"})
@@ -99,10 +92,25 @@ def sweep(
 
     Trials are scored on a part of the training set that is held out (`--val-size`, a fifth by
     default); the test set is not looked at.
+
+    **Example**: twelve trials of each of the paper's optimizers, then a comparison of the winners
+
+        lpsgd sweep --space paper --trials 12 --model mlp --epochs 10 --out runs/search
+        lpsgd compare --recipes runs/search/winners --seeds 5
+
+    After a stop, the same command resumes. Processes that are given one `--storage` share the
+    trials.
     """
     from lpsgd.lab.search.definition import Sweep
+    from lpsgd.lab.search.outcome import conclude
     from lpsgd.lab.search.proposals import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
+    from lpsgd.lab.search.report import write_report
+    from lpsgd.lab.search.run import run_search
     from lpsgd.lab.search.space_file import read_space
+    from lpsgd.lab.search.storage import StorageUrl
+    from lpsgd.lab.search.winners import write_winners
+    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.training.options import RunOptions
 
     _check("--sampler", sampler, SAMPLERS)
     _check("--pruner", pruner, PRUNERS)
@@ -113,23 +121,27 @@ def sweep(
     values = _recipe_values(recipe, given, train_seed, root)
     epochs = Sweep(values, competitors, None).recipe_of_all().epochs  # type: ignore[arg-type]
     how = Search(sampler, pruner, metric, count, round_size, seed, epochs, seeds)
-    return _run(
-        Sweep(values, competitors, how, out),
-        storage,
-        executor,
-        root,
-        workers,
-        save_seconds,
-        as_json,
-    )
+    plan, command = Sweep(values, competitors, how, out), command_line()
+    url = StorageUrl(storage) if storage else StorageUrl.of_file(plan.folder / "trials.db")
+    options = RunOptions(root, workers, save_seconds)
+    outcome = conclude(plan, run_search(plan, url, executor, options, command=command))
+    with writing(plan.folder):
+        write_winners(outcome, command)
+        page = write_report(outcome, command)
+    if as_json:
+        print(json.dumps(outcome.to_json(), indent=2))
+    else:
+        _show(outcome, page)
+    if outcome.without_winner:
+        names = ", ".join(outcome.without_winner)
+        raise LabError(
+            f"no winner for {names}: every trial diverged or was pruned; search lower learning "
+            f"rates. What was tried is in {page}"
+        )
+    return 0
 
 
-sweep.__doc__ = (sweep.__doc__ or "") + EXAMPLE
-
-
-def _check(option: str, value: str, allowed: Any) -> None:
-    from lpsgd._suggest import unknown_name
-
+def _check(option: str, value: str, allowed: Iterable[str]) -> None:
     if value not in allowed:
         raise UserError(unknown_name(option, value, allowed))
 
@@ -172,43 +184,6 @@ def _rehearse(recipe: Recipe, root: Path | None) -> int:
     return val_size or max(1, data.train.size // 5)
 
 
-def _run(
-    plan: Sweep,
-    storage: str | None,
-    executor: ExecutorChoice,
-    root: Path | None,
-    workers: int,
-    save_seconds: float,
-    as_json: bool,
-) -> int:
-    from lpsgd.lab.search.outcome import conclude
-    from lpsgd.lab.search.report import write_report
-    from lpsgd.lab.search.run import run_search
-    from lpsgd.lab.search.storage import StorageUrl
-    from lpsgd.lab.search.winners import write_winners
-    from lpsgd.lab.store.files import writing
-    from lpsgd.lab.training.options import RunOptions
-
-    folder, command = plan.folder, command_line()
-    url = StorageUrl(storage) if storage else StorageUrl.of_file(folder / "trials.db")
-    options = RunOptions(root, workers, save_seconds)
-    outcome = conclude(plan, run_search(plan, url, executor, options, command=command))
-    with writing(folder):
-        write_winners(outcome, command)
-        page = write_report(outcome, command)
-    if as_json:
-        print(json.dumps(outcome.to_json(), indent=2))
-    else:
-        _show(outcome, page)
-    if outcome.without_winner:
-        names = ", ".join(outcome.without_winner)
-        raise LabError(
-            f"no winner for {names}: every trial diverged or was pruned; search lower learning "
-            f"rates. What was tried is in {page}"
-        )
-    return 0
-
-
 def _show(outcome: Outcome, page: Path) -> None:
     from rich.console import Console
 
@@ -217,11 +192,6 @@ def _show(outcome: Outcome, page: Path) -> None:
     render_winners(outcome, Console(highlight=False))
     print(f"\nThe page with the figures: {page}")
     if outcome.winners:
-        print(f"Compare the winners on the test set, with fresh seeds:\n  {_next(outcome)}")
-
-
-def _next(outcome: Outcome) -> str:
-    import shlex
-
-    winners = str(outcome.sweep.folder / "winners")
-    return shlex.join(["lpsgd", "compare", "--recipes", winners, "--seeds", "5"])
+        winners = str(outcome.sweep.folder / "winners")
+        command = shlex.join(["lpsgd", "compare", "--recipes", winners, "--seeds", "5"])
+        print(f"Compare the winners on the test set, with fresh seeds:\n  {command}")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from lpsgd.lab.cli.data import Root
 from lpsgd.lab.cli.options import (
     AllowImport,
     AsJson,
     RecipeFile,
+    Root,
     SaveSeconds,
     TensorBoard,
     Workers,
@@ -24,22 +23,6 @@ from lpsgd.lab.cli.options import (
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 from lpsgd.lab.store.jsonio import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-EXAMPLE = """
-
-**Example**: a small network on real digits, in seconds
-
-    lpsgd train --model mlp --optimizer lpsgdm:lr=1e-3,p=6 --epochs 20
-
-The same command goes on where it was stopped, to the same result.
-
-**Example**: the same run, each batch shared by two processes (a GPU each, if there are any)
-
-    torchrun --nproc-per-node 2 -m lpsgd train --model mlp --optimizer lpsgdm:lr=1e-3,p=6
-"""
 
 
 @with_recipe_options()
@@ -68,12 +51,24 @@ def train(
         str,
         typer.Option(
             metavar="ddp|fsdp2",
-            help="Under torchrun: copy the network to every process, or cut it over them.",
+            help="Under torchrun: copy the network to every process, or shard it over them.",
         ),
     ] = "ddp",
     as_json: AsJson = False,
 ) -> int:
-    """Train one network with one optimizer, exactly resumable."""
+    """Train one network with one optimizer, exactly resumable.
+
+    **Example**: a small network on real digits, in seconds
+
+        lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6 --epochs 20
+
+    The same command resumes where it was stopped, to the same result.
+
+    **Example**: the same run, each batch shared by two processes (a GPU each, if there are any)
+
+        torchrun --nproc-per-node 2 -m lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6
+    """
+    from lpsgd.lab.execution.live_run import RunDisplay
     from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.distributed import joined, launched
     from lpsgd.lab.training.interrupt import stop_on_signals
@@ -88,7 +83,8 @@ def train(
         values = read_values(recipe, given)
         complete = resolve(values, optimizer, source=source, allow_import=allow_import)
         folder = out or default_folder(complete)
-        with _show(complete.epochs) if world.main else nullcontext(_ignore) as listen:
+        silent = nullcontext(lambda event: None)
+        with RunDisplay(complete.epochs) if world.main else silent as listen:
             result = run_training(
                 complete, folder, options=options, stop=stop, listen=listen, world=world
             )
@@ -99,89 +95,3 @@ def train(
         if not as_json and world.main:
             print(f"complete; the run is in {folder}")
     return 0
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    """What the processes of a run that do not speak hear."""
-
-
-train.__doc__ = (train.__doc__ or "") + EXAMPLE
-
-
-class _show:
-    """Tell of a run on stderr: a progress bar on a terminal, a line for each epoch elsewhere."""
-
-    def __init__(self, epochs: int) -> None:
-        self._epochs = epochs
-        self._bar: Any = None
-        self._measuring: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> Callable[[dict[str, Any]], None]:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress, TimeRemainingColumn
-
-            self._bar = Progress(
-                *Progress.get_default_columns()[:-1],
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._bar.start()
-            self._task = self._bar.add_task("training", total=None)
-        return self._listen
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _listen(self, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "start" and self._bar is not None:
-            self._bar.update(self._task, total=event["total_steps"], completed=event["step"])
-        elif kind == "step" and self._bar is not None:
-            self._bar.update(self._task, completed=event["step"])
-        elif kind == "epoch":
-            self._say(_epoch_line(event, self._epochs))
-            if self._bar is not None:
-                self._bar.update(self._task, completed=event["step"])
-        elif kind == "warning":
-            self._say(f"warning: {event['text']}")
-        elif kind == "curvature":
-            self._say(event["text"])
-        elif kind == "curvature products":
-            self._show_products(event)
-
-    def _show_products(self, event: dict[str, Any]) -> None:
-        """The time left of a measurement: a second bar for as long as it goes on, or lines."""
-        if event["done"] == 1:
-            self._measuring = self._begin_products(event["label"], event["total"])
-        self._measuring()
-
-    def _begin_products(self, label: str, total: int) -> Callable[[], None]:
-        if self._bar is None:
-            from lpsgd.curvature.progress import PlainProgress
-
-            return PlainProgress(label, total, sys.stderr)
-        task = self._bar.add_task(label, total=total)
-
-        def advance() -> None:
-            self._bar.advance(task)
-            if self._bar.tasks[-1].finished:
-                self._bar.remove_task(task)
-
-        return advance
-
-    def _say(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-
-def _epoch_line(event: dict[str, Any], epochs: int) -> str:
-    p = "" if event["p"] is None else f"  p {event['p']:.3g}"
-    return (
-        f"epoch {event['epoch']}/{epochs}  train NLL {event['train_nll']:.4f}  "
-        f"test NLL {event['test_nll']:.4f}  top-1 {event['test_top1']:.2f} %  "
-        f"lr {event['lr']:.3g}{p}  {event['images_per_second']:.0f} images/s"
-    )

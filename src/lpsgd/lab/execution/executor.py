@@ -1,33 +1,33 @@
-"""Where runs are carried out: processes of this machine, or a Ray cluster. The user's choice."""
+"""Where runs are trained: processes of this machine, or a Ray cluster. The user's choice."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
+    from lpsgd.lab.events import RunEvent
     from lpsgd.lab.plan import Task
     from lpsgd.lab.training.options import RunOptions
 
-Listener = Callable[["Task", dict[str, Any]], None]
-"""Hears every event of every run. The last event of a run is one of `LAST_EVENTS`."""
+TaskListener = Callable[["Task", "RunEvent"], None]
+"""Hears every event of every run. The last one of a run is a `FinalEvent`."""
 
-LAST_EVENTS = ("end", "interrupted", "error")
 EXECUTORS = ("local", "ray")
 RETRIES = 2
 """How often a run whose process was lost is tried again, from its last checkpoint."""
 
 
 class Executor(Protocol):
-    """Carries out runs; what they compute does not depend on which executor it is."""
+    """Runs tasks; what they compute does not depend on which executor it is."""
 
-    def run(self, tasks: Sequence[Task], listen: Listener, stop: threading.Event) -> None:
-        """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
+    def run(self, tasks: Sequence[Task], listen: TaskListener, stop: threading.Event) -> None:
+        """Run all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
 
 
 @dataclass(frozen=True)

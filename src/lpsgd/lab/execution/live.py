@@ -1,11 +1,11 @@
-"""What many runs look like while they go on: a live table on a terminal, lines elsewhere."""
+"""What many runs look like while they are trained: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from lpsgd.lab.execution.progress import ENDED, RunProgress, summary, table
+from lpsgd.lab import events
+from lpsgd.lab.events import RunEvent
+from lpsgd.lab.execution.progress import ENDED, RunProgress, progress_line, progress_table
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
-from lpsgd.lab.store.jsonio import number
 from lpsgd.lab.store.result import RunResult
 
 _REFRESH_SECONDS = 0.25
@@ -60,41 +61,41 @@ class RunsDisplay:
         """Note a run that had ended before."""
         self._set(task, state=result.state, epoch=result.epochs)
 
-    def listen(self, task: Task, event: dict[str, Any]) -> None:
+    def listen(self, task: Task, event: RunEvent) -> None:
         """Take in one event of one run."""
-        kind = event["event"]
-        if kind == "begin":
-            self._set(task, state="running")
-        elif kind == "start":
-            self._paces[task.folder] = _Pace(event["step"], event["total_steps"], self._clock())
-        elif kind == "step":
-            self._keep_pace(task, event["step"])
-        elif kind == "epoch":
-            # a search leaves the test set alone
-            self._split = "validation" if event["test_top1"] is None else "test"
-            score = event["val_top1" if event["test_top1"] is None else "test_top1"]
-            self._set(task, epoch=event["epoch"], accuracy=number(score))
-            self._keep_pace(task, event.get("step"))
-        elif kind == "warning":
-            self._say(task, f"warning: {event['text']}")
-        elif kind == "end":
-            self._set(task, state=event["state"], seconds_left=None, reason=event["reason"])
-            self._say(task, self._ending(task, event))
-        elif kind == "error":
-            self._set(task, state="failed", seconds_left=None, reason=event["text"])
-            self._say(task, f"failed: {event['text']}")
-        elif kind == "interrupted":
-            # a run that had not begun still waits
-            began = self._runs[task.folder].state != "queued"
-            self._set(task, state="interrupted" if began else "queued", seconds_left=None)
-        self._show(at_once=kind in ("end", "error"))
+        match event:
+            case events.AssignedEvent():
+                self._set(task, state="running")
+            case events.StartEvent():
+                self._paces[task.folder] = _Pace(event.step, event.total_steps, self._clock())
+            case events.StepEvent():
+                self._keep_pace(task, event.step)
+            case events.EpochEvent(metrics=row):
+                # a search leaves the test set alone
+                self._split = "validation" if row["test_top1"] is None else "test"
+                score = row["val_top1" if row["test_top1"] is None else "test_top1"]
+                self._set(task, epoch=row["epoch"], accuracy=score)
+                self._keep_pace(task, row["step"] or 0)
+            case events.WarningEvent():
+                self._say(task, f"warning: {event.text}")
+            case events.EndEvent():
+                self._set(task, state=event.state, seconds_left=None, reason=event.reason)
+                self._say(task, self._ending(task, event))
+            case events.ErrorEvent():
+                self._set(task, state="failed", seconds_left=None, reason=event.text)
+                self._say(task, f"failed: {event.text}")
+            case events.InterruptedEvent():
+                # a run that had not begun still waits
+                began = self._runs[task.folder].state != "queued"
+                self._set(task, state="interrupted" if began else "queued", seconds_left=None)
+        self._show(at_once=isinstance(event, events.FinalEvent))
 
     def _set(self, task: Task, **changes: Any) -> None:
         self._runs[task.folder] = replace(self._runs[task.folder], **changes)
 
-    def _keep_pace(self, task: Task, step: int | None) -> None:
+    def _keep_pace(self, task: Task, step: float) -> None:
         pace = self._paces.get(task.folder)
-        if pace is None or step is None or step <= pace.first_step:
+        if pace is None or step <= pace.first_step:
             return
         seconds = (self._clock() - pace.began) / (step - pace.first_step)
         self._set(
@@ -103,10 +104,10 @@ class RunsDisplay:
             seconds_per_epoch=seconds * pace.total_steps / task.recipe.epochs,
         )
 
-    def _ending(self, task: Task, event: dict[str, Any]) -> str:
-        if event["state"] == "diverged":
-            return f"diverged: {event['reason']}"
-        how = f"paused after epoch {event['epochs']}" if event["state"] == "paused" else "done"
+    def _ending(self, task: Task, event: events.EndEvent) -> str:
+        if event.state == "diverged":
+            return f"diverged: {event.reason}"
+        how = f"paused after epoch {event.epochs}" if event.state == "paused" else "done"
         return f"{how}, {self._split} accuracy {fixed(self._runs[task.folder].accuracy, 2)} %"
 
     def _say(self, task: Task, text: str) -> None:
@@ -127,20 +128,20 @@ class RunsDisplay:
                 self._live.update(self._table(), refresh=True)
         elif now - self._summed >= max(_SUMMARY_SECONDS, _SUMMARY_SHARE * (now - self._began)):
             self._summed = now
-            self._print(summary(list(self._runs.values())))
+            self._print(progress_line(list(self._runs.values())))
 
     def _table(self) -> Table:
         # the heading, the line below, and room for what was printed above
-        return table(list(self._runs.values()), rows=self._console.height - 4)
+        return progress_table(list(self._runs.values()), rows=self._console.height - 4)
 
 
+@dataclass(frozen=True)
 class _Pace:
     """From which step on, of how many, and since when a run is watched."""
 
-    def __init__(self, first_step: int, total_steps: int, began: float) -> None:
-        self.first_step = first_step
-        self.total_steps = total_steps
-        self.began = began
+    first_step: int
+    total_steps: int
+    began: float
 
 
 def _queued(task: Task) -> RunProgress:

@@ -1,4 +1,4 @@
-"""Carry out runs in processes of this machine, several at once.
+"""Run tasks in worker processes of this machine, several at once.
 
 A run is the same whichever process trains it and however many run beside it, because device,
 threads and seeds are part of its recipe. A process that dies takes only its own run with it, which
@@ -15,12 +15,22 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
 
-from lpsgd.lab.execution.executor import LAST_EVENTS, RETRIES, Listener
-from lpsgd.lab.execution.job import error_event, make_order
+from lpsgd.lab.events import (
+    AssignedEvent,
+    EndEvent,
+    ErrorEvent,
+    FinalEvent,
+    InterruptedEvent,
+    RunEvent,
+    WarningEvent,
+    decode_event,
+)
+from lpsgd.lab.execution.executor import RETRIES, TaskListener
+from lpsgd.lab.execution.job import JobSpec
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def default_jobs(task: Task) -> int:
-    """How many runs go on at once on this machine: one on a GPU, else cores / threads."""
+    """How many runs are trained at once on this machine: one on a GPU, else cores / threads."""
     from lpsgd.lab.training.numerics import choose_device
 
     if choose_device(task.recipe.device).type != "cpu":
@@ -44,157 +54,143 @@ def cores() -> int:
 
 
 class LocalExecutor:
-    """Runs tasks in ``jobs`` processes; each task's last event is end, interrupted or error."""
+    """Runs ``jobs`` tasks at a time, each in a process of its own."""
 
     def __init__(self, jobs: int, options: RunOptions) -> None:
         self.jobs = jobs
         self.options = options
 
-    def run(self, tasks: Sequence[Task], listen: Listener, stop: threading.Event) -> None:
-        """Do all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
+    def run(self, tasks: Sequence[Task], listen: TaskListener, stop: threading.Event) -> None:
+        """Run all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
         waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
         for task in tasks:
             waiting.put(task)
-        events: queue.SimpleQueue[tuple[Task, dict[str, Any]] | None] = queue.SimpleQueue()
-        crew = _Crew(_kept)
+        heard: queue.SimpleQueue[tuple[Task, RunEvent] | None] = queue.SimpleQueue()
+        pool = _kept_pool or WorkerPool()
         threads = [
-            threading.Thread(target=self._serve, args=(waiting, events, crew, stop), daemon=True)
-            for _ in range(min(self.jobs, len(tasks)))
+            threading.Thread(target=self._serve, args=(waiting, heard, pool, stop), daemon=True)
+            for _ in tasks[: self.jobs]
         ]
         for thread in threads:
             thread.start()
         running = len(threads)
         while running:
             if stop.is_set():
-                crew.end_inputs()
+                pool.interrupt()
             try:
-                item = events.get(timeout=0.2)  # wakes up so that signals are handled
+                item = heard.get(timeout=0.2)  # wakes up so that signals are handled
             except queue.Empty:
                 continue
             if item is None:
                 running -= 1
             else:
                 listen(*item)
+        if pool is not _kept_pool:
+            pool.close()
 
     def _serve(
         self,
         waiting: queue.SimpleQueue[Task],
-        events: queue.SimpleQueue[tuple[Task, dict[str, Any]] | None],
-        crew: _Crew,
+        heard: queue.SimpleQueue[tuple[Task, RunEvent] | None],
+        pool: WorkerPool,
         stop: threading.Event,
     ) -> None:
-        worker: _Worker | None = None
-        try:
+        """Run one task after another until none waits; None is put last."""
+        with suppress(queue.Empty):
             while not stop.is_set():
-                try:
-                    task = waiting.get_nowait()
-                except queue.Empty:
+                task = waiting.get_nowait()
+                for event in self._run_task(task, pool, stop):
+                    heard.put((task, event))
+        heard.put(None)
+
+    def _run_task(self, task: Task, pool: WorkerPool, stop: threading.Event) -> Iterator[RunEvent]:
+        """The events of one run, which is tried again if its process is lost."""
+        job = JobSpec(task.recipe, task.folder, task.label, self.options)
+        for left in reversed(range(1 + RETRIES)):
+            try:
+                worker = pool.acquire()
+            except OSError as error:  # no memory, no room for another process or file
+                reason = error.strerror or error
+                yield ErrorEvent(text=f"no process could be started for it: {reason}")
+                return
+            yield AssignedEvent()
+            last = yield from worker.run_job(job)
+            lost = not worker.usable and not stop.is_set()
+            pool.release(worker)
+            if isinstance(last, EndEvent) or not lost:
+                yield last
+                return
+            if left == 0:
+                yield ErrorEvent(text=last.text)
+            else:
+                yield WarningEvent(text=f"{last.text}; it resumes from its last checkpoint")
+
+
+class WorkerPool:
+    """Processes that train; one without work is kept for the next job."""
+
+    def __init__(self) -> None:
+        self._idle: list[WorkerProcess] = []
+        self._busy: list[WorkerProcess] = []
+        self._lock = threading.Lock()
+
+    def acquire(self) -> WorkerProcess:
+        """A process that is ready: an idle one, else a new one."""
+        with self._lock:
+            while self._idle:
+                if (worker := self._idle.pop()).alive():
                     break
-                for left in reversed(range(1 + RETRIES)):
-                    try:
-                        worker = worker or crew.hire()
-                    except OSError as error:  # no memory, no room for another process or file
-                        text = f"no process could be started for it: {error.strerror or error}"
-                        events.put((task, error_event(text)))
-                        break
-                    events.put((task, {"event": "begin"}))
-                    lost = again = False
-                    for event in worker.train(task, self.options):
-                        lost = _is_lost(event, stop)
-                        again = lost and left > 0 and not stop.is_set()
-                        events.put((task, _of_lost(event, again) if lost else event))
-                    if lost:
-                        crew.dismiss(worker)
-                        worker = None
-                    if not again:
-                        break
-        finally:
-            if worker is not None:
-                crew.release(worker, fit=not stop.is_set())
-            events.put(None)
+                worker.close()
+            else:
+                worker = WorkerProcess()
+            self._busy.append(worker)
+            return worker
+
+    def release(self, worker: WorkerProcess) -> None:
+        """Take back a process: for the next job, or to its end if it takes no more."""
+        with self._lock:
+            self._busy.remove(worker)
+            if worker.usable:
+                self._idle.append(worker)
+                return
+        worker.close()
+
+    def interrupt(self) -> None:
+        """Tell the processes at work to save and end."""
+        with self._lock:
+            for worker in self._busy:
+                worker.end_input()
+
+    def close(self) -> None:
+        """End the processes, which are all idle."""
+        for worker in self._idle:
+            worker.end_input()  # all before the first is waited for
+        for worker in self._idle:
+            worker.close()
 
 
-def _is_lost(event: dict[str, Any], stop: threading.Event) -> bool:
-    """Whether the process died, or saved and ended though nobody here asked it to."""
-    return event["event"] == "lost" or (event["event"] == "interrupted" and not stop.is_set())
-
-
-def _of_lost(event: dict[str, Any], again: bool) -> dict[str, Any]:
-    """What is told of a run whose process was lost, and whether it is tried again."""
-    if again:
-        return {"event": "warning", "text": f"{event['text']}; it goes on from its last checkpoint"}
-    return error_event(event["text"])
-
-
-# Workers without work that the next runs may have; None where nobody keeps them.
-_kept: list[_Worker] | None = None
+_kept_pool: WorkerPool | None = None
 
 
 @contextmanager
 def keeping_workers() -> Iterator[None]:
     """Inside, processes outlive one list of runs: starting them takes seconds."""
-    global _kept
-    if _kept is not None:
-        yield
-        return
-    _kept = []
+    global _kept_pool
+    pool = _kept_pool = WorkerPool()
     try:
         yield
     finally:
-        idle, _kept = _kept, None
-        for worker in idle:
-            worker.close()
+        _kept_pool = None
+        pool.close()
 
 
-class _Crew:
-    """The processes that carry out one list of runs."""
-
-    def __init__(self, idle: list[_Worker] | None) -> None:
-        self._idle = idle
-        self._busy: list[_Worker] = []
-        self._lock = threading.Lock()
-
-    def hire(self) -> _Worker:
-        """A process that is ready: one that was kept, else a new one."""
-        with self._lock:
-            while self._idle:
-                if (kept := self._idle.pop()).alive():
-                    break
-                kept.close()
-            else:
-                kept = _Worker()
-            self._busy.append(kept)
-            return kept
-
-    def release(self, worker: _Worker, *, fit: bool) -> None:
-        """Keep a process for later, or end it."""
-        if not fit or self._idle is None:
-            self.dismiss(worker)
-            return
-        with self._lock:
-            self._busy.remove(worker)
-            self._idle.append(worker)
-
-    def dismiss(self, worker: _Worker) -> None:
-        """End a process."""
-        with self._lock:
-            self._busy.remove(worker)
-        worker.close()
-
-    def end_inputs(self) -> None:
-        """Tell all to save and end."""
-        with self._lock:
-            for worker in self._busy:
-                worker.end_input()
-
-
-class _Worker:
+class WorkerProcess:
     """One process of `lpsgd.lab.execution.worker`."""
 
     def __init__(self) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "lpsgd.lab.execution.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -206,50 +202,54 @@ class _Worker:
         except OSError:
             self._errors.close()
             raise
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._input, self._output = process, process.stdin, process.stdout
 
     def alive(self) -> bool:
+        """Whether the process still runs."""
         return self._process.poll() is None
 
-    def train(self, task: Task, options: RunOptions) -> Iterator[dict[str, Any]]:
-        """Yield the events of one run; the last one says how it ended."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        try:
-            stdin.write(json.dumps(make_order(task, options)) + "\n")
-            stdin.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # it died or was told to stop; what follows says so
-        for line in stdout:
+    @property
+    def usable(self) -> bool:
+        """Whether it takes another job: it was not told to end, and did not end by itself."""
+        return not self._input.closed
+
+    def run_job(self, job: JobSpec) -> Generator[RunEvent, None, FinalEvent]:
+        """Yield the events of one run, and return the last one, which says how it ended."""
+        # if it died or was told to stop, what it answers says so
+        with suppress(BrokenPipeError, ValueError):
+            self._input.write(json.dumps(job.to_json()) + "\n")
+            self._input.flush()
+        for line in self._output:
             if not line.endswith("\n"):
                 break  # it was killed in the middle of a word
-            event = json.loads(line)
+            event = decode_event(line)
+            if isinstance(event, InterruptedEvent):
+                self.end_input()  # it is about to end
+            if isinstance(event, FinalEvent):
+                return event
             yield event
-            if event["event"] in LAST_EVENTS:
-                return
-        yield self._death()
+        self.end_input()
+        return self._death()
+
+    def end_input(self) -> None:
+        """Tell the process to save what it trains, and to end."""
+        with suppress(BrokenPipeError):
+            self._input.close()
 
     def close(self) -> None:
         """End the input, wait for the process to save and exit."""
         self.end_input()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._output.close()
         self._errors.close()
 
-    def end_input(self) -> None:
-        """Tell the process to save what it trains, and to end."""
-        try:
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        except BrokenPipeError:
-            pass
-
-    def _death(self) -> dict[str, Any]:
+    def _death(self) -> FinalEvent:
         code = self._process.wait()
         if code == 0:
-            return {"event": "interrupted", "text": "the process that trained it ended"}
+            return InterruptedEvent(text="the process that trained it ended")
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        return {"event": "lost", "text": ": ".join([f"the process that trained it {how}", *last])}
+        return ErrorEvent(text=": ".join([f"the process that trained it {how}", *last]))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import mean
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from lpsgd.lab.formatting import duration, fixed
-from lpsgd.lab.store.jsonio import encode
 
 ENDED = ("complete", "pruned", "diverged", "failed")
 _TO_COME = ("running", "interrupted", "queued")
@@ -25,7 +23,7 @@ _MENTIONED = 3  # runs of a group that are named in its row
 @dataclass(frozen=True)
 class RunProgress:
     """Where one run is. ``state`` is queued, running, interrupted, paused (by a
-    search, until it is worth going on), complete, pruned, diverged or failed."""
+    search, until it is worth continuing), complete, pruned, diverged or failed."""
 
     label: str
     seed: int
@@ -50,7 +48,7 @@ class RunProgress:
 
 
 def time_left(runs: Sequence[RunProgress]) -> float | None:
-    """Seconds until all have ended, if as many go on at once as now; None if that is unknown."""
+    """Seconds until all have ended, if as many are trained at once as now; None if unknown."""
     running = [run for run in runs if run.state == "running"]
     lefts = [_left(run, runs) for run in runs if run.state in _TO_COME]
     known = [left for left in lefts if left is not None]
@@ -76,10 +74,10 @@ def _pace_of_others(run: RunProgress, runs: Sequence[RunProgress]) -> float | No
     return mean(paces) if paces else None
 
 
-def summary(runs: Sequence[RunProgress]) -> str:
+def progress_line(runs: Sequence[RunProgress]) -> str:
     """One line: how many runs are where, and when all will be done.
 
-    >>> summary([RunProgress("sgd", 0, "mlp", 2, "a"), RunProgress("sgd", 1, "mlp", 2, "b")])
+    >>> progress_line([RunProgress("sgd", 0, "mlp", 2, "a"), RunProgress("sgd", 1, "mlp", 2, "b")])
     '2 runs: 2 queued'
     """
     count = Counter(run.state for run in runs)
@@ -90,11 +88,11 @@ def summary(runs: Sequence[RunProgress]) -> str:
     return f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {', '.join(parts) or 'none'}{when}"
 
 
-def table(runs: Sequence[RunProgress], rows: int | None = None) -> Table:
+def progress_table(runs: Sequence[RunProgress], rows: int | None = None) -> Table:
     """One row for each run if there are at most ``rows``, else one for each optimizer."""
     many = len({run.network for run in runs}) > 1
     shown = Table(
-        box=None, padding=(0, 2, 0, 0), caption=escape(summary(runs)), caption_justify="left"
+        box=None, padding=(0, 2, 0, 0), caption=escape(progress_line(runs)), caption_justify="left"
     )
     if rows is None or len(runs) <= rows:
         _fill_by_run(shown, runs, networks=many)
@@ -149,15 +147,3 @@ def _epoch(run: RunProgress) -> str:
     if run.state == "queued":
         return ""
     return f"{run.epoch}/{run.epochs}" if run.epochs is not None else str(run.epoch)
-
-
-def to_json(runs: Sequence[RunProgress]) -> dict[str, Any]:
-    """What ``lpsgd status --json`` prints about the runs."""
-    found: dict[str, Any] = encode(
-        {
-            "counts": Counter(run.state for run in runs),
-            "seconds_left": time_left(runs),
-            "runs": [asdict(run) for run in runs],
-        }
-    )
-    return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.events import ErrorEvent, RunEvent
 from lpsgd.lab.execution.executor import ExecutorChoice, make_executor
 from lpsgd.lab.execution.live import RunsDisplay
 from lpsgd.lab.plan import Task
@@ -23,16 +23,16 @@ def run_tasks(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions
     with stop_on_signals() as stop, RunsDisplay(tasks) as display:
         wrong_input = False
 
-        def listen(task: Task, event: dict[str, Any]) -> None:
+        def listen(task: Task, event: RunEvent) -> None:
             nonlocal wrong_input
             display.listen(task, event)
-            if event["event"] == "error":
-                failures.append(f"{task.label} seed {task.recipe.seed}: {event['text']}")
-                if event["exit_code"] == UserError.exit_code:
+            if isinstance(event, ErrorEvent):
+                failures.append(f"{task.label} seed {task.recipe.seed}: {event.text}")
+                if event.exit_code == UserError.exit_code:
                     wrong_input = True  # the same for every run: do not try them all
                     stop.set()
                 elif not is_held(task.folder):  # by another command, whose run it then is
-                    write_error(task.folder, event["text"])
+                    write_error(task.folder, event.text)
 
         for task in tasks:
             if (ended := results[task.folder]) is not None:
@@ -42,5 +42,5 @@ def run_tasks(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions
         if wrong_input:
             raise UserError(failures[0])
         if stop.is_set():
-            raise Interrupted("stopped; what was done is saved and the same command goes on")
+            raise Interrupted("stopped; what was done is saved and the same command resumes it")
     return failures

@@ -1,4 +1,4 @@
-"""A process that trains the runs it is told to: one line of JSON for each, events come back.
+"""A process that trains the jobs it is given: one line of JSON for each, events come back.
 
 ``python -m lpsgd.lab.execution.worker`` is started by the executor. When its input ends
 (because nothing is left, the user interrupted, or the parent died), the run in progress is saved
@@ -13,10 +13,9 @@ import queue
 import signal
 import sys
 import threading
-from typing import Any
 
-from lpsgd.lab.execution.job import carry_out_order
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.events import RunEvent, encode_event
+from lpsgd.lab.execution.job import JobSpec, run_job
 
 
 def main() -> None:
@@ -27,25 +26,25 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    threading.Thread(target=_read_orders, args=(orders, stop), daemon=True).start()
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_input, args=(lines, stop), daemon=True).start()
 
-    def tell(event: dict[str, Any]) -> None:
+    def send(event: RunEvent) -> None:
         try:
-            channel.write(json.dumps(encode(event)) + "\n")
+            channel.write(encode_event(event) + "\n")
             channel.flush()
         except BrokenPipeError:
             stop.set()
 
-    while not stop.is_set() and (order := orders.get()) is not None:
-        carry_out_order(order, stop, tell)
+    while not stop.is_set() and (line := lines.get()) is not None:
+        run_job(JobSpec.from_json(json.loads(line)), stop, send)
 
 
-def _read_orders(orders: queue.SimpleQueue[dict[str, Any] | None], stop: threading.Event) -> None:
+def _read_input(lines: queue.SimpleQueue[str | None], stop: threading.Event) -> None:
     for line in sys.stdin:
-        orders.put(json.loads(line))
+        lines.put(line)
     stop.set()
-    orders.put(None)
+    lines.put(None)
 
 
 if __name__ == "__main__":

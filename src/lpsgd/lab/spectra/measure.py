@@ -14,6 +14,7 @@ from torch import nn
 from lpsgd.curvature import CurvatureMonitor
 from lpsgd.lab import models
 from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.events import CurvatureEvent, CurvatureProgressEvent, RunListener
 from lpsgd.lab.formatting import duration
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
@@ -26,8 +27,6 @@ from lpsgd.lab.training.options import RunOptions
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
     from lpsgd.lab.spectra.records import CurvatureRecord
-
-Listener = Callable[[dict[str, Any]], None]
 
 
 class RunMonitor(CurvatureMonitor):
@@ -45,7 +44,7 @@ class RunMonitor(CurvatureMonitor):
         path: Path,
         options: CurvatureOptions,
         *,
-        listen: Listener | None = None,
+        listen: RunListener | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> None:
         self._listen = listen
@@ -72,7 +71,7 @@ class RunMonitor(CurvatureMonitor):
         if self._listen is None:
             super().say(text)
         else:
-            self._listen({"event": "curvature", "text": text})
+            self._listen(CurvatureEvent(text=text))
 
     def progress(self, label: str, total: int) -> AbstractContextManager[Callable[[], None]]:
         listen = self._listen
@@ -81,8 +80,7 @@ class RunMonitor(CurvatureMonitor):
         done = count(1)
 
         def advance() -> None:
-            facts = {"label": label, "done": next(done), "total": total}
-            listen({"event": "curvature products", **facts})
+            listen(CurvatureProgressEvent(label=label, done=next(done), total=total))
 
         return nullcontext(advance)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.environment import describe_environment
 from lpsgd.lab.store.files import writing
@@ -35,9 +36,6 @@ from lpsgd.lab.training.trainer import Diverged, Trainer
 if TYPE_CHECKING:
     from lpsgd.lab.spectra.measure import RunMonitor
 
-Event = dict[str, Any]
-Listener = Callable[[Event], None]
-
 
 def train(
     recipe: Recipe,
@@ -46,7 +44,7 @@ def train(
     label: str | None = None,
     options: RunOptions | None = None,
     stop: threading.Event | None = None,
-    listen: Listener = lambda event: None,
+    listen: RunListener = lambda event: None,
     world: World = ALONE,
 ) -> RunResult:
     """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return its result.
@@ -75,8 +73,7 @@ def train(
                     run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
                 ended = _Session(trainer, run, options, stop, listen).run_all()
-        result = ended.model_dump()
-        listen({"event": "end", **result})
+        listen(EndEvent(state=ended.state, epochs=ended.epochs, reason=ended.reason))
         return ended
 
 
@@ -103,7 +100,7 @@ class _Session:
         run: RunFolder,
         options: RunOptions,
         stop: threading.Event,
-        listen: Listener,
+        listen: RunListener,
     ) -> None:
         self.trainer = trainer
         self.world = trainer.world
@@ -125,15 +122,7 @@ class _Session:
             self.board = TensorBoard(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
-        self.listen(
-            {
-                "event": "start",
-                "step": trainer.step,
-                "total_steps": trainer.total_steps,
-                "epochs": recipe.epochs,
-                "parameters": sum(p.numel() for p in trainer.parameters),
-            }
-        )
+        self.listen(StartEvent(step=trainer.step, total_steps=trainer.total_steps))
         try:
             if self.epoch == 1 and self.batch == 0:
                 self._measure_curvature(0)
@@ -178,7 +167,7 @@ class _Session:
         now = time.perf_counter()
         if now - self._told_at > 0.2:
             self._told_at = now
-            self.listen({"event": "step", "step": self.trainer.step})
+            self.listen(StepEvent(step=self.trainer.step))
         # the processes must agree: a signal may reach one alone, and clocks differ
         stop, due = self.world.any(
             self.stop.is_set(), now - self._saved_at >= self.options.save_seconds
@@ -200,7 +189,7 @@ class _Session:
             self.run.metrics.append(row)
         if self.board is not None:
             self.board.add(record)
-        self.listen({"event": "epoch", **record})
+        self.listen(EpochEvent(metrics=record))
         if not math.isfinite(loss):
             facts = {name: record[name] for name in ("step", "lr", "p")}
             facts["gradient norm"] = record["grad_norm"]
@@ -343,4 +332,4 @@ class _Session:
         )
 
     def _warn(self, text: str) -> None:
-        self.listen({"event": "warning", "text": text})
+        self.listen(WarningEvent(text=text))

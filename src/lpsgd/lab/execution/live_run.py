@@ -1,0 +1,83 @@
+"""What one run looks like while it is trained: a progress bar on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, TimeRemainingColumn
+
+from lpsgd.lab import events
+from lpsgd.lab.events import RunEvent, RunListener
+
+
+class RunDisplay:
+    """Shows a run on stderr. Entered, it gives the listener for the run's events."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        self._measuring: Callable[[], None] = lambda: None
+        columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+        console, plain = Console(stderr=True), not sys.stderr.isatty()
+        self._bar = Progress(*columns, console=console, disable=plain)
+        self._training = self._bar.add_task("training", total=None)
+
+    def __enter__(self) -> RunListener:
+        self._bar.start()
+        return self._listen
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def _listen(self, event: RunEvent) -> None:
+        match event:
+            case events.StartEvent():
+                self._update(total=event.total_steps, completed=event.step)
+            case events.StepEvent():
+                self._update(completed=event.step)
+            case events.EpochEvent(metrics=row):
+                self._say(_epoch_line(row, self._epochs))
+                self._update(completed=row["step"])
+            case events.WarningEvent():
+                self._say(f"warning: {event.text}")
+            case events.CurvatureEvent():
+                self._say(event.text)
+            case events.CurvatureProgressEvent():
+                # the time left of a measurement: a second bar while it is made, or lines
+                if event.done == 1:
+                    self._measuring = self._begin_products(event.label, event.total)
+                self._measuring()
+
+    def _update(self, **changes: Any) -> None:
+        self._bar.update(self._training, **changes)
+
+    def _begin_products(self, label: str, total: int) -> Callable[[], None]:
+        if self._bar.disable:
+            from lpsgd.curvature.progress import PlainProgress
+
+            return PlainProgress(label, total, sys.stderr)
+        task = self._bar.add_task(label, total=total)
+
+        def advance() -> None:
+            self._bar.advance(task)
+            if self._bar.tasks[-1].finished:
+                self._bar.remove_task(task)
+
+        return advance
+
+    def _say(self, text: str) -> None:
+        if self._bar.disable:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._bar.console.print(text, markup=False, highlight=False)
+
+
+def _epoch_line(row: Mapping[str, Any], epochs: int) -> str:
+    p = "" if row["p"] is None else f"  p {row['p']:.3g}"
+    return (
+        f"epoch {row['epoch']}/{epochs}  train NLL {row['train_nll']:.4f}  "
+        f"test NLL {row['test_nll']:.4f}  top-1 {row['test_top1']:.2f} %  "
+        f"lr {row['lr']:.3g}{p}  {row['images_per_second']:.0f} images/s"
+    )
