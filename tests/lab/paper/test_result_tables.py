@@ -17,6 +17,7 @@ from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write
 from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.result import RunResult, write_result
 from tests.lab.fabricate import history
 
 
@@ -42,7 +43,7 @@ def pretend(dataset: str, chosen: Options, shift: float) -> list[Any]:
         write_json(task.folder / "config.json", RunConfig.of(task.recipe, task.label).model_dump())
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
-        (task.folder / "result.json").write_text('{"state": "complete"}')
+        write_result(task.folder, RunResult(state="complete", epochs=len(rows)))
     return tasks
 
 
