@@ -16,6 +16,7 @@ from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write_document
 from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.result import RunResult, write_result
 from tests.lab.made_up_runs import history
 
 
@@ -41,8 +42,8 @@ def pretend(dataset: str, chosen: Setup, shift: float) -> list[RunGroup]:
         write_json(task.folder / "config.json", RunConfig.of(task.recipe, task.label).model_dump())
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
-        write_json(task.folder / "result.json", {"state": "complete", "epochs": len(rows)})
-    return load_runs(groups)
+        write_result(task.folder, RunResult(state="complete", epochs=len(rows)))
+    return tasks
 
 
 def read(path: Path) -> list[dict[str, str]]:
