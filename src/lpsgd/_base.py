@@ -19,6 +19,7 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 from lpsgd import _checks as checks
 from lpsgd._dtensor import are_plain
 from lpsgd._foreach import real
+from lpsgd._origin import refuse_foreign_state
 from lpsgd.geometry import Exponent
 from lpsgd.schedule import (
     PFunction,
@@ -329,7 +330,8 @@ class LpOptimizer(Optimizer):
         """Load count, buffers and settings; the schedule and the way to run stay as constructed.
 
         Buffers keep the dtype that they were saved with, and are copied, so that two optimizers
-        never share one.
+        never share one. The state of another optimizer is refused by a ValueError, and nothing is
+        changed.
         """
         kept = [
             {name: value for name, value in group.items() if name != "params"}
@@ -339,6 +341,7 @@ class LpOptimizer(Optimizer):
         differences: list[str] = []
 
         def see(_: Optimizer, file: dict[str, Any]) -> None:
+            self._refuse_foreign(file)
             files.append(file)
 
         def finish(_: Optimizer) -> None:
@@ -357,6 +360,12 @@ class LpOptimizer(Optimizer):
                 handle.remove()
         for difference in dict.fromkeys(differences):  # once, also where all groups have it
             warnings.warn(difference, stacklevel=2)
+
+    def _refuse_foreign(self, file: dict[str, Any]) -> None:
+        """Raise ValueError where the file is another optimizer's."""
+        groups = zip(self.param_groups, file.get("param_groups", ()), strict=False)
+        buffers = [self._buffer_names({**own, **saved}) for own, saved in groups]
+        refuse_foreign_state(self, file, self.defaults, self.param_groups, buffers)
 
     def _finish_load(self, file: dict[str, Any], kept: list[dict[str, Any]]) -> Iterator[str]:
         """Repair what torch has loaded; yield what the user should know."""
