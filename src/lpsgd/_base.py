@@ -161,7 +161,8 @@ class LpOptimizer(Optimizer):
             group["p"] = exponent_at(schedule, self._count_of(group))
         if group.get("capturable") and not isinstance(group["p"], Tensor):
             device = group["params"][0].device if group["params"] else torch.device("cpu")
-            group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
+            if device.type != "meta":  # where the number would be lost; the first step asks again
+                group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
 
     # --- the count ----------------------------------------------------------------------------
 
@@ -254,7 +255,8 @@ class LpOptimizer(Optimizer):
             grad = param.grad
             if grad is None:
                 continue
-            require_dense(type(self).__name__, grad)
+            if grad.layout is not torch.strided:  # a call for each tensor would cost more
+                require_dense(type(self).__name__, grad)
             if step is None:
                 device = param.device if group["capturable"] else "cpu"
                 step = torch.tensor(self._count(), dtype=torch.int64, device=device)
@@ -263,9 +265,10 @@ class LpOptimizer(Optimizer):
             params.append(param)
             grads.append(grad)
             for name, held in named_buffers:
-                if state.get(name) is None:
-                    state[name] = self._new_buffer(name, param, group)
-                held.append(state[name])
+                buffer = state.get(name)
+                if buffer is None:
+                    buffer = state[name] = self._new_buffer(name, param, group)
+                held.append(buffer)
         if step is not None:
             steps.append(step)
 
@@ -276,6 +279,8 @@ class LpOptimizer(Optimizer):
         schedule: PFunction | None = group["p_schedule"]
         checks.schedule_or_none("p_schedule", schedule)
         if group.get("capturable") or torch.compiler.is_compiling():
+            if group.get("capturable") and not isinstance(group["p"], Tensor):
+                self._refresh_p(group)  # the parameters lay on the meta device before
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
             p: Exponent = group["p"]

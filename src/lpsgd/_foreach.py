@@ -6,13 +6,14 @@ list are alike in device and dtype.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from lpsgd import geometry
-from lpsgd._dtensor import PLAIN, Shards, largest_entry
+from lpsgd._dtensor import PLAIN, Shards, are_plain, largest_entry
 from lpsgd.geometry import Exponent
 from lpsgd.schedule import exponent_dtype
 
@@ -50,6 +51,40 @@ def is_dense(tensor: Tensor) -> bool:
                 return False
             expected *= size
     return True
+
+
+# Below any address that a system gives out for tensors, and above any offset into freed memory.
+_LOWEST_ADDRESS = 1 << 40
+
+
+def addresses(name: str, tensors: Sequence[Tensor]) -> list[int]:
+    """Where the tensors lie; RuntimeError, in which they are called ``name``, if one was freed.
+
+    A storage that was resized to 0 starts at address 0, and torch would follow the pointer.
+    """
+    found = [tensor.data_ptr() for tensor in tensors]
+    if found and min(found) < _LOWEST_ADDRESS:  # perhaps; a look at every storage costs far more
+        for tensor in tensors:
+            if tensor.numel() and not tensor.is_meta and not tensor.untyped_storage().nbytes():
+                raise RuntimeError(
+                    f"a {name} of shape {tuple(tensor.shape)} has no memory: its storage was "
+                    "resized to 0, as FSDP and offloaders do between uses. Step where gradients, "
+                    "parameters and state are in memory, or set the gradient to None"
+                )
+    return found
+
+
+def require_memory(
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] = ()
+) -> None:
+    """RuntimeError if a tensor's memory was freed, which torch's operations do not look at."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensors in zip(
+        ("parameter", "gradient", "momentum"), (params, grads, buffers), strict=True
+    ):
+        if are_plain(tensors):
+            addresses(name, tensors)
 
 
 def copy_(t: Tensors, x: Tensors) -> None:

@@ -58,9 +58,9 @@ def refuse_foreign_state(
         name = type(optimizer).__name__
         raise ValueError(
             f"this state dict looks like one of {_author(saved[0], name)}, and this optimizer is "
-            f"{name} ({', '.join(dict.fromkeys(reasons))}). Nothing was loaded: the numbers of one mean "
-            "something else to the other. To continue from that checkpoint load only the weights "
-            f"of the model, and start with a new optimizer {name}"
+            f"{name} ({', '.join(dict.fromkeys(reasons))}). Nothing was loaded: the numbers of one "
+            "mean something else to the other. To continue from that checkpoint load only the "
+            f"weights of the model, and start with a new optimizer {name}"
         )
 
 

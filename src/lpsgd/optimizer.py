@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from lpsgd import _checks as checks
 from lpsgd import fused as fused_kernel
@@ -34,6 +36,7 @@ from lpsgd._foreach import (
     on_device,
     pow_,
     real,
+    require_memory,
     scalar,
     scaling_,
 )
@@ -108,9 +111,11 @@ class LPSGD(LpOptimizer):
         """Add a group, during training too; it starts at the optimizer's current count."""
         super().add_param_group(param_group)
         if self.param_groups[-1]["fused"]:
+            # of what has no memory yet, the first step decides
+            known = [p for p in self.param_groups[-1]["params"] if not (is_lazy(p) or p.is_meta)]
             try:
                 with torch.no_grad():
-                    _demand_fused([real(param) for param in self.param_groups[-1]["params"]])
+                    _demand_fused([real(param) for param in known])
             except RuntimeError:
                 self.param_groups.pop()
                 raise
@@ -300,24 +305,36 @@ def _rule(
     """The path that these tensors take, as the settings ask."""
     if fused:
         if _demand_fused(params, grads, buffers or ()) == "kernel":
-            return _kernel
+            return _kernel  # which looks for the memory itself
+        require_memory(params, grads, buffers or ())
         # in a graph that is being compiled anyway, the foreach path is compiled with the rest
         return _multi_tensor if torch.compiler.is_compiling() else _compiled_multi_tensor
-    if differentiable or foreach is False:
+    if differentiable:
         return _single_tensor
-    eager = fused is False or foreach or capturable
+    eager = fused is False or foreach is not None or capturable
     if not eager and fused_kernel.refusal(params, grads, buffers or ()) is None:
         return _kernel
-    return _multi_tensor
+    require_memory(params, grads, buffers or ())
+    # foreach operations do not write to negative views
+    if foreach is None and any(tensor.is_neg() for tensor in [*params, *(buffers or ())]):
+        return _single_tensor
+    return _single_tensor if foreach is False else _multi_tensor
 
 
 def _demand_fused(
     params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
 ) -> str:
     """How fused=True runs: by our kernel on a CPU, by Inductor elsewhere; raises if not at all."""
-    if are_plain(params) and not any(param.is_cpu for param in params):
-        return "compiled"
-    reason = fused_kernel.refusal(params, grads, buffers)
+    reason: str | None
+    if params and are_plain(params) and not any(param.is_cpu for param in params):
+        devices = _get_fused_kernels_supported_devices()
+        odd = {p for p in params if p.device.type not in devices or not p.is_floating_point()}
+        if not odd:
+            return "compiled"
+        kinds = ", ".join(sorted({f"{param.dtype} on {param.device}" for param in odd}))
+        reason = f"it takes floating-point tensors on {', '.join(devices)}, not {kinds}"
+    else:
+        reason = fused_kernel.refusal(params, grads, buffers)
     if reason is not None:
         raise RuntimeError(f"fused=True cannot run here: {reason}")
     return "kernel"
