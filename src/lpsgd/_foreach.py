@@ -111,12 +111,20 @@ def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | T
 
 def pow_(t: Tensors, exponent: Exponent) -> None:
     """t <- t^exponent for t >= 0; log and exp together cost far less than a CPU's pow"""
-    if not isinstance(exponent, Tensor) and exponent == -1:
+    if not isinstance(exponent, Tensor) and exponent < -0.98:
+        # the result may be a denormal number, which a reciprocal gives, but a CPU's exp does not
+        if exponent != -1:
+            pow_(t, -exponent)
         torch._foreach_reciprocal_(t)
         return
     torch._foreach_log_(t)
     torch._foreach_mul_(t, exponent)
     torch._foreach_exp_(t)
+
+
+def visible(eps: float, dtype: torch.dtype) -> float:
+    """An eps that this dtype can tell from 0; with 0 a zero gradient would give 0/0."""
+    return max(eps, torch.finfo(dtype).tiny)
 
 
 def scaling_(t: Tensors, p: Exponent, eps: float) -> None:
@@ -184,7 +192,7 @@ def signed_power(x: Tensors, exponent: Exponent) -> Tensors:
 def lp_direction(x: Tensors, p: Exponent, eps: float) -> Tensors:
     """u = x (|x| + eps)^-rho (equation ``eq:ut``), new tensors"""
     t = torch._foreach_abs(x)
-    scaling_(t, p, eps)
+    scaling_(t, p, visible(eps, t[0].dtype))
     return reusing_mul(t, x)
 
 

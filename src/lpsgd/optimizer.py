@@ -39,6 +39,7 @@ from lpsgd._foreach import (
     require_memory,
     scalar,
     scaling_,
+    visible,
 )
 from lpsgd._rounding import MOMENTUM, PARAMETER, noise_key, round_into
 from lpsgd.geometry import Exponent, Normalize
@@ -166,7 +167,8 @@ class LPSGDM(LPSGD):
             in ``group["p_schedule"]``, and each step writes the value that it uses to
             ``group["p"]``. Without a schedule ``group["p"]`` may be set by hand.
         weight_decay: the decoupled decay lambda.
-        eps: the constant epsilon > 0 that keeps the scaling finite at zero.
+        eps: the constant epsilon > 0 that keeps the scaling finite at zero. Below the smallest
+            normal number of the arithmetic (1.2e-38 in float32) it counts as that number.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
             else the parameter's own. ``torch.bfloat16`` halves its memory: it is then rounded
             stochastically, and so are bfloat16 parameters, which keeps steps and decay far below
@@ -185,6 +187,11 @@ class LPSGDM(LPSGD):
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
             value of p is then not looked at, and so not checked, during a step.
         differentiable: let autograd see the step.
+
+    Range: every finite gradient gives the step of the formula, from denormal numbers (which have
+    few digits) to the largest; the momentum needs the difference of gradient and momentum to be
+    finite, so that both must stay below half of the largest number where signs change. With p or lr
+    in a tensor, gradients above a quarter of the largest number may not move their parameter.
 
     Example:
         >>> from lpsgd import LPSGDM, CosineP
@@ -374,7 +381,7 @@ def _single_tensor(
     for index, param in enumerate(params):
         dtype = _working_dtype(param, buffers[index] if buffers is not None else None)
         p, step, keep = (on_device(value, param.device) for value in (p, step, keep))
-        eps = _visible(eps, dtype)
+        eps = visible(eps, dtype)
         round_ = _rounding(buffers, index, count, differentiable)
         theta = param.to(dtype)  # a copy where the parameter is narrower, else itself
         x = grads[index].to(dtype)
@@ -385,8 +392,10 @@ def _single_tensor(
                 round_(buffers[index], m, MOMENTUM)
             # autograd must find what u was made of, although m goes on to change
             x = m.clone() if differentiable else m
-        u = geometry.normalized_direction(x, p, eps, normalize)  # u_t = x_t / (|x_t| + eps)^rho
-        theta.mul_(keep).add_(u * step)  # theta <- (1 - eta lambda) theta - eta u
+        # u_t = x_t / (|x_t| + eps)^rho, times a factor with which the step is in range again
+        u, factor = geometry.direction_and_factor(x, p, eps, normalize)
+        size = step if factor is None else step * factor
+        theta.mul_(keep).add_(u * size)  # theta <- (1 - eta lambda) theta - eta u
         if theta is not param:
             round_(param, theta, PARAMETER)
 
@@ -443,7 +452,7 @@ def _kernel(
             *some,
             **numbers,
             momentum=momentum,
-            eps=_visible(eps, torch.float32),
+            eps=visible(eps, torch.float32),
             normalize=normalize,
         )
 
@@ -481,7 +490,7 @@ def _multi_tensor(
             )
             continue
         bucket.average(momentum)
-        bucket.move(p, _visible(eps, bucket.dtype), normalize, step, keep)
+        bucket.move(p, visible(eps, bucket.dtype), normalize, step, keep)
 
 
 @functools.cache
@@ -579,16 +588,24 @@ class _Bucket:
             self._add(self._unit_rms(p, eps), None, step, keep)
         elif not isinstance(p, Tensor) and p == 2:  # no power is taken, and the dual factor is 1
             self._add(self.source, None, step, keep)
+        elif normalize == "dual":
+            largest, factors = self._dual_factors(p)
+            # in this order: each product is in range where the step is
+            u = self._product(self.source, self._scaling(p, eps))
+            torch._foreach_mul_(u, largest)
+            torch._foreach_mul_(u, [factor * step for factor in factors])
+            self._add(u, None, 1.0, keep)
         else:
-            factors = self._dual_factors(p) if normalize == "dual" else None
             scaling = self._scaling(p, eps)
-            if factors is None:
-                self._add(self.source, scaling, step, keep)
+            if (
+                isinstance(step, Tensor)
+                or abs(step) > 1
+                or eps < 1e8 * torch.finfo(self.dtype).tiny
+            ):
+                # eta x alone may be out of range, or lose digits
+                self._add(self._product(self.source, scaling), None, step, keep)
             else:
-                # x first: the factor of large gradients times the scaling of a zero may overflow
-                u = self._product(self.source, scaling)
-                torch._foreach_mul_(u, factors)
-                self._add(u, None, step, keep)
+                self._add(self.source, scaling, step, keep)
 
     def _scaling(self, p: Exponent, eps: float) -> list[Tensor]:
         """(|x| + eps)^-rho"""
@@ -605,14 +622,14 @@ class _Bucket:
         torch._foreach_abs_(t)
         return t
 
-    def _dual_factors(self, p: Exponent) -> list[Tensor]:
-        """||x||_q^rho, where ||x||_q = max|x| ||x/max|x|||_q"""
+    def _dual_factors(self, p: Exponent) -> tuple[list[Tensor], list[Tensor]]:
+        """||x||_q^rho in two factors, max|x|^rho and ||x/max|x|||_q^rho, as it may be infinite"""
         q, rho = geometry.dual_exponent(p), geometry.rho(p)
         t = self._magnitudes()
         largest = divide_by_largest_(t, self.shards)
         pow_(t, q)
         sums = self._over_all([x.sum() for x in t])
-        return [(top * total ** (1 / q)) ** rho for top, total in zip(largest, sums, strict=True)]
+        return [top**rho for top in largest], [total ** (rho / q) for total in sums]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
         """u / max(rms(u), floor)"""
@@ -659,7 +676,7 @@ class _Bucket:
         if scaling is None:
             torch._foreach_add_(self.params, x, alpha=step)
         else:
-            torch._foreach_addcmul_(self.params, scaling, x, step)
+            torch._foreach_addcmul_(self.params, x, scaling, step)  # (step x) scaling
 
     def _product(self, x: list[Tensor], scaling: list[Tensor] | None) -> list[Tensor]:
         """x scaling, in the temporary"""
@@ -699,11 +716,6 @@ def _blocks(a: list[Tensor], b: list[Tensor]) -> Iterable[tuple[Tensor, Tensor]]
             yield from zip(*pieces, strict=True)
         else:
             yield x, y
-
-
-def _visible(eps: float, dtype: torch.dtype) -> float:
-    """An eps that this dtype can tell from 0; with 0 a zero gradient would give 0/0."""
-    return max(eps, torch.finfo(dtype).tiny)
 
 
 def _working_dtype(param: Tensor, buffer: Tensor | None) -> torch.dtype:
