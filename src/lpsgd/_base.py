@@ -19,6 +19,7 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 from lpsgd import _checks as checks
 from lpsgd._dtensor import are_plain
 from lpsgd._foreach import real
+from lpsgd._origin import refuse_foreign_state
 from lpsgd.geometry import Exponent
 from lpsgd.schedule import (
     PFunction,
@@ -160,7 +161,8 @@ class LpOptimizer(Optimizer):
             group["p"] = exponent_at(schedule, self._count_of(group))
         if group.get("capturable") and not isinstance(group["p"], Tensor):
             device = group["params"][0].device if group["params"] else torch.device("cpu")
-            group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
+            if device.type != "meta":  # where the number would be lost; the first step asks again
+                group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
 
     # --- the count ----------------------------------------------------------------------------
 
@@ -253,7 +255,8 @@ class LpOptimizer(Optimizer):
             grad = param.grad
             if grad is None:
                 continue
-            require_dense(type(self).__name__, grad)
+            if grad.layout is not torch.strided:  # a call for each tensor would cost more
+                require_dense(type(self).__name__, grad)
             if step is None:
                 device = param.device if group["capturable"] else "cpu"
                 step = torch.tensor(self._count(), dtype=torch.int64, device=device)
@@ -262,9 +265,10 @@ class LpOptimizer(Optimizer):
             params.append(param)
             grads.append(grad)
             for name, held in named_buffers:
-                if state.get(name) is None:
-                    state[name] = self._new_buffer(name, param, group)
-                held.append(state[name])
+                buffer = state.get(name)
+                if buffer is None:
+                    buffer = state[name] = self._new_buffer(name, param, group)
+                held.append(buffer)
         if step is not None:
             steps.append(step)
 
@@ -275,6 +279,8 @@ class LpOptimizer(Optimizer):
         schedule: PFunction | None = group["p_schedule"]
         checks.schedule_or_none("p_schedule", schedule)
         if group.get("capturable") or torch.compiler.is_compiling():
+            if group.get("capturable") and not isinstance(group["p"], Tensor):
+                self._refresh_p(group)  # the parameters lay on the meta device before
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
             p: Exponent = group["p"]
@@ -329,7 +335,8 @@ class LpOptimizer(Optimizer):
         """Load count, buffers and settings; the schedule and the way to run stay as constructed.
 
         Buffers keep the dtype that they were saved with, and are copied, so that two optimizers
-        never share one.
+        never share one. The state of another optimizer is refused by a ValueError, and nothing is
+        changed.
         """
         kept = [
             {name: value for name, value in group.items() if name != "params"}
@@ -339,6 +346,7 @@ class LpOptimizer(Optimizer):
         differences: list[str] = []
 
         def see(_: Optimizer, file: dict[str, Any]) -> None:
+            self._refuse_foreign(file)
             files.append(file)
 
         def finish(_: Optimizer) -> None:
@@ -357,6 +365,12 @@ class LpOptimizer(Optimizer):
                 handle.remove()
         for difference in dict.fromkeys(differences):  # once, also where all groups have it
             warnings.warn(difference, stacklevel=2)
+
+    def _refuse_foreign(self, file: dict[str, Any]) -> None:
+        """Raise ValueError where the file is another optimizer's."""
+        groups = zip(self.param_groups, file.get("param_groups", ()), strict=False)
+        buffers = [self._buffer_names({**own, **saved}) for own, saved in groups]
+        refuse_foreign_state(self, file, self.defaults, self.param_groups, buffers)
 
     def _finish_load(self, file: dict[str, Any], kept: list[dict[str, Any]]) -> Iterator[str]:
         """Repair what torch has loaded; yield what the user should know."""

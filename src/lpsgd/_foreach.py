@@ -6,13 +6,14 @@ list are alike in device and dtype.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from lpsgd import geometry
-from lpsgd._dtensor import PLAIN, Shards, largest_entry
+from lpsgd._dtensor import PLAIN, Shards, are_plain, largest_entry
 from lpsgd.geometry import Exponent
 from lpsgd.schedule import exponent_dtype
 
@@ -52,6 +53,40 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+# Below any address that a system gives out for tensors, and above any offset into freed memory.
+_LOWEST_ADDRESS = 1 << 40
+
+
+def addresses(name: str, tensors: Sequence[Tensor]) -> list[int]:
+    """Where the tensors lie; RuntimeError, in which they are called ``name``, if one was freed.
+
+    A storage that was resized to 0 starts at address 0, and torch would follow the pointer.
+    """
+    found = [tensor.data_ptr() for tensor in tensors]
+    if found and min(found) < _LOWEST_ADDRESS:  # perhaps; a look at every storage costs far more
+        for tensor in tensors:
+            if tensor.numel() and not tensor.is_meta and not tensor.untyped_storage().nbytes():
+                raise RuntimeError(
+                    f"a {name} of shape {tuple(tensor.shape)} has no memory: its storage was "
+                    "resized to 0, as FSDP and offloaders do between uses. Step where gradients, "
+                    "parameters and state are in memory, or set the gradient to None"
+                )
+    return found
+
+
+def require_memory(
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] = ()
+) -> None:
+    """RuntimeError if a tensor's memory was freed, which torch's operations do not look at."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensors in zip(
+        ("parameter", "gradient", "momentum"), (params, grads, buffers), strict=True
+    ):
+        if are_plain(tensors):
+            addresses(name, tensors)
+
+
 def copy_(t: Tensors, x: Tensors) -> None:
     """t <- x, in t's dtype"""
     if type(t[0]) in PLAIN:
@@ -76,12 +111,20 @@ def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | T
 
 def pow_(t: Tensors, exponent: Exponent) -> None:
     """t <- t^exponent for t >= 0; log and exp together cost far less than a CPU's pow"""
-    if not isinstance(exponent, Tensor) and exponent == -1:
+    if not isinstance(exponent, Tensor) and exponent < -0.98:
+        # the result may be a denormal number, which a reciprocal gives, but a CPU's exp does not
+        if exponent != -1:
+            pow_(t, -exponent)
         torch._foreach_reciprocal_(t)
         return
     torch._foreach_log_(t)
     torch._foreach_mul_(t, exponent)
     torch._foreach_exp_(t)
+
+
+def visible(eps: float, dtype: torch.dtype) -> float:
+    """An eps that this dtype can tell from 0; with 0 a zero gradient would give 0/0."""
+    return max(eps, torch.finfo(dtype).tiny)
 
 
 def scaling_(t: Tensors, p: Exponent, eps: float) -> None:
@@ -149,7 +192,7 @@ def signed_power(x: Tensors, exponent: Exponent) -> Tensors:
 def lp_direction(x: Tensors, p: Exponent, eps: float) -> Tensors:
     """u = x (|x| + eps)^-rho (equation ``eq:ut``), new tensors"""
     t = torch._foreach_abs(x)
-    scaling_(t, p, eps)
+    scaling_(t, p, visible(eps, t[0].dtype))
     return reusing_mul(t, x)
 
 

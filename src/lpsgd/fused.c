@@ -15,6 +15,7 @@
  * Never build with -ffast-math: the guards for infinities below would vanish, and linking with it
  * makes the whole process flush denormal numbers to zero.
  */
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -59,9 +60,9 @@ enum { PAD = 32 };
 enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 enum { NORMALIZE_NONE = 0, NORMALIZE_RMS = 1, NORMALIZE_DUAL = 2 };
 
-/* How u is computed: p = 2, p = inf, any other p, and any other p with an eps so small that
- * |x| + eps may leave the range of the fast power. */
-enum { TWO, INFINITE, POWER, LIBM };
+/* How u is computed: p = 2, p = inf, any other p; and any p in float64 by the C library, where eps
+ * or the step size of a tensor leaves the range in which float32 is right. */
+enum { TWO, INFINITE, POWER, WIDE };
 
 /* ---- The fast power a^-rho -------------------------------------------------------------------
  * With a = 2^e m, m in [sqrt(1/2), sqrt(2)), and alpha = 1 - rho:
@@ -73,7 +74,7 @@ enum { TWO, INFINITE, POWER, LIBM };
  * and x times a lifted power could overflow where u does not.)
  */
 enum { LIFT = 4 };
-static const float SMALLEST_EPS = 1e-35f;
+static const double SMALLEST_EPS = 1e-35, LARGEST_EPS = 1e30;
 static const double LOG2_ERROR_AT_ONE = -1.4520591e-06; /* the polynomial's constant term */
 static const double LOG2[6] = {1.4427179098129272,  -0.7210609912872314, 0.4792056679725647,
                                -0.368221253156662,  0.3233042061328888,  -0.20552870631217957};
@@ -86,7 +87,7 @@ static const double LOG2[6] = {1.4427179098129272,  -0.7210609912872314, 0.47920
 #define ROUND 12582912.0f /* 1.5 2^23: adding it leaves the nearest integer in the low bits */
 
 typedef struct {
-    float rho, alpha_per_unit; /* alpha 2^-23, for exponents that are still shifted left by 23 */
+    float alpha_per_unit;      /* alpha 2^-23, for exponents that are still shifted left by 23 */
     float log2[6];             /* -rho times the coefficients */
     float round;               /* ROUND, and the lift in its low bits */
     double unit;               /* what the computed power is to be multiplied by */
@@ -96,7 +97,6 @@ static Power power_of(double p)
 {
     Power power;
     double alpha = 1.0 / (p - 1.0), rho = 1.0 - alpha;
-    power.rho = (float)rho;
     power.alpha_per_unit = (float)(alpha / 8388608.0);
     for (int i = 0; i < 6; i++)
         power.log2[i] = (float)(-rho * LOG2[i]);
@@ -267,6 +267,7 @@ typedef struct {
     int param_type, grad_type, momentum_type, kind, normalize, by_chance;
     float weight; /* 1 - momentum */
     float eps, keep;
+    double wide_eps, wide_keep, wide_rho;
     Power power;
 } Rule;
 
@@ -331,15 +332,21 @@ INLINE const float *prepare(int kind, const Rule *rule, const Piece *piece, int6
 }
 
 /* u / unit; x - x is zero, and NaN where x is infinite, as inf / inf^rho is. */
-INLINE float direction(int kind, float x, float eps, float rho, const Stage *stage, int i)
+INLINE float direction(int kind, float x, float eps, const Stage *stage, int i)
 {
     if (kind == TWO)
         return x;
     if (kind == INFINITE)
         return x / (fabsf(x) + eps);
-    if (kind == LIBM)
-        return x / powf(fabsf(x) + eps, rho);
     return x * exp2_of(stage, i) + (x - x);
+}
+
+/* u in float64; p = 2 takes no power, also of infinity, which stays infinite. */
+INLINE double wide_direction(const Rule *rule, float x)
+{
+    if (rule->wide_rho == 0.0)
+        return x;
+    return x / pow(fabs((double)x) + rule->wide_eps, rule->wide_rho);
 }
 
 /* ---- One range of one tensor ---------------------------------------------------------------- */
@@ -348,20 +355,24 @@ INLINE float direction(int kind, float x, float eps, float rho, const Stage *sta
     for (int64_t at = 0, n = BLOCK; n = (piece)->n - at < n ? (piece)->n - at : n, n > 0; at += n)
 
 INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
-                         float step, float keep, Rooms *restrict rooms)
+                         double wide_step, float keep, Rooms *restrict rooms)
 {
-    float eps = rule->eps, rho = rule->power.rho;
+    float eps = rule->eps, step = (float)wide_step;
     char *memory = piece->param + at * size_of(rule->param_type);
     const float *restrict x = prepare(kind, rule, piece, at, n, 1, rooms);
     float *restrict param = load(rule->param_type, memory, rooms->param, n);
     const Stage *restrict stage = &rooms->stage;
-    for (int i = 0; i < n; i++)
-        param[i] = keep * param[i] + step * direction(kind, x[i], eps, rho, stage, i);
+    if (kind == WIDE)
+        for (int i = 0; i < n; i++)
+            param[i] = (float)(rule->wide_keep * param[i] + wide_step * wide_direction(rule, x[i]));
+    else
+        for (int i = 0; i < n; i++)
+            param[i] = keep * param[i] + step * direction(kind, x[i], eps, stage, i);
     store(rule->param_type, rule->by_chance, memory, param, n, piece->first + at,
           piece->param_key);
 }
 
-INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, float step)
+INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, double step)
 {
     Rooms rooms;
     EACH_BLOCK(piece)
@@ -379,14 +390,15 @@ INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, float st
 INLINE double squares_kind(int kind, const Rule *rule, const Piece *piece)
 {
     Rooms rooms;
-    float eps = rule->eps, rho = rule->power.rho;
+    float eps = rule->eps;
     double sum = 0.0;
     EACH_BLOCK(piece)
     {
         const float *restrict x = prepare(kind, rule, piece, at, (int)n, 0, &rooms);
 #pragma omp simd reduction(+ : sum)
         for (int i = 0; i < n; i++) {
-            double u = direction(kind, x[i], eps, rho, &rooms.stage, i);
+            double u = kind == WIDE ? wide_direction(rule, x[i])
+                                    : direction(kind, x[i], eps, &rooms.stage, i);
             sum += u * u;
         }
     }
@@ -399,13 +411,13 @@ INLINE double squares_kind(int kind, const Rule *rule, const Piece *piece)
     case TWO: call(TWO); break;               \
     case INFINITE: call(INFINITE); break;     \
     case POWER: call(POWER); break;           \
-    default: call(LIBM); break;               \
+    default: call(WIDE); break;               \
     }
 
-CLONES static void update_piece(const Rule *rule, const Piece *piece, float step)
+CLONES static void update_piece(int kind, const Rule *rule, const Piece *piece, double step)
 {
 #define UPDATE(kind) update_kind(kind, rule, piece, step)
-    BY_KIND(rule->kind, UPDATE)
+    BY_KIND(kind, UPDATE)
 }
 
 CLONES static void rms_piece(const Rule *rule, const Piece *piece, Partial *partial)
@@ -446,7 +458,7 @@ INLINE double sum_of_powers(int kind, const Rule *rule, const float *restrict x,
 #pragma omp simd reduction(+ : sum)
     for (int i = 0; i < n; i++) {
         float t = fabsf(x[i]) * inverse_scale;
-        sum += kind == POWER ? t * direction(POWER, t, tiny, 0.0f, &stage, i) : t;
+        sum += kind == POWER ? t * direction(POWER, t, tiny, &stage, i) : t;
     }
     return sum;
 }
@@ -454,7 +466,7 @@ INLINE double sum_of_powers(int kind, const Rule *rule, const float *restrict x,
 CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *partial)
 {
     Rooms rooms;
-    double q = 2.0 - rule->power.rho;
+    double q = 2.0 - rule->wide_rho;
     partial->sum = 0.0;
     partial->scale = scale_below(0);
     EACH_BLOCK(piece)
@@ -468,7 +480,7 @@ CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *par
         Partial block = {0.0, scale_below(largest)};
         if (largest >= 0x7f800000)
             block.sum = NAN;
-        else if (rule->kind == INFINITE)
+        else if (q == 1.0)
             block.sum = sum_of_powers(INFINITE, rule, x, (int)n, 1.0f / block.scale);
         else
             block.sum = rule->power.unit *
@@ -486,7 +498,7 @@ typedef struct {
     const int64_t *sizes;
     const int64_t *starts; /* tensors + 1: where each begins when laid end to end, padded */
     Partial *partials;     /* while reducing: that of chunk c and tensor t is number c + t */
-    const float *steps;    /* while updating: one step size for each tensor */
+    const double *steps;   /* while updating: one step size for each tensor */
     uint32_t count;        /* of the steps before this one */
 } Work;
 
@@ -501,6 +513,14 @@ static int64_t tensor_at(const Work *work, int64_t position)
             high = middle - 1;
     }
     return low;
+}
+
+/* The kind of update for a step size: float64 where it is no normal number of float32, also after
+ * its product with the unit of the fast power. (NaN and 0 are as good in float32.) */
+static int kind_of_step(const Rule *rule, double step)
+{
+    double size = fabs(step);
+    return size > FLT_MAX || (size > 0.0 && size < FLT_MIN * (2 << LIFT)) ? WIDE : rule->kind;
 }
 
 static void do_chunk(const Work *work, int64_t chunk)
@@ -522,9 +542,11 @@ static void do_chunk(const Work *work, int64_t chunk)
         piece.momentum = work->momenta ? (char *)work->momenta[t] +
                                              from * size_of(rule->momentum_type)
                                        : NULL;
-        if (work->steps)
-            update_piece(rule, &piece, work->steps[t]);
-        else if (rule->normalize == NORMALIZE_RMS)
+        if (work->steps) {
+            int kind = kind_of_step(rule, work->steps[t]);
+            double unit = kind == POWER ? rule->power.unit : 1.0;
+            update_piece(kind, rule, &piece, work->steps[t] * unit);
+        } else if (rule->normalize == NORMALIZE_RMS)
             rms_piece(rule, &piece, &work->partials[chunk + t]);
         else
             dual_piece(rule, &piece, &work->partials[chunk + t]);
@@ -603,13 +625,17 @@ EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
     rule->weight = (float)(1.0 - momentum);
     rule->eps = (float)eps;
     rule->keep = (float)keep;
+    rule->wide_eps = eps;
+    rule->wide_keep = keep;
+    rule->wide_rho = 1.0 - 1.0 / (p - 1.0);
     rule->power = power_of(p);
-    rule->kind = p == 2.0 ? TWO : isinf(p) ? INFINITE : eps < SMALLEST_EPS ? LIBM : POWER;
+    int narrow_eps = SMALLEST_EPS <= eps && eps <= LARGEST_EPS;
+    rule->kind = p == 2.0 ? TWO : !narrow_eps ? WIDE : isinf(p) ? INFINITE : POWER;
     /* rho = 0 makes the dual factor one. */
     rule->normalize = p == 2.0 && normalize == NORMALIZE_DUAL ? NORMALIZE_NONE : normalize;
 
     int64_t *starts = malloc(sizeof(int64_t) * (size_t)(tensors + 1));
-    float *steps = malloc(sizeof(float) * (size_t)(tensors + 1));
+    double *steps = malloc(sizeof(double) * (size_t)(tensors + 1));
     if (starts && steps) {
         starts[0] = 0;
         for (int64_t t = 0; t < tensors; t++)
@@ -621,11 +647,10 @@ EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
     }
     int failed = !starts || !steps || (rule->normalize != NORMALIZE_NONE && !work.partials);
     if (!failed) {
-        step *= rule->kind == POWER ? rule->power.unit : 1.0;
         if (rule->normalize != NORMALIZE_NONE)
             do_all(&work, threads);
         for (int64_t t = 0; t < tensors; t++)
-            steps[t] = (float)(work.partials && sizes[t] ? step * factor(&work, t, p, eps) : step);
+            steps[t] = work.partials && sizes[t] ? step * factor(&work, t, p, eps) : step;
         work.steps = steps;
         do_all(&work, threads);
     }

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from lpsgd._dtensor import PLAIN, are_plain
-from lpsgd._foreach import is_dense
+from lpsgd._foreach import addresses, is_dense
 from lpsgd.geometry import Normalize
 
 __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
@@ -93,16 +93,24 @@ def refusal(
     roles = {"a parameter": params, "a gradient": grads, "a momentum": buffers}
     sizes = [param.numel() for param in params]
     for name, role in roles.items():
-        if not are_plain(role):
-            return f"it takes plain tensors, and {name} is a {_odd_class(role)}"
+        if role is not params:
+            if not are_plain(role):
+                return f"it takes plain tensors, and {name} is a {_odd_class(role)}"
+            if role and [tensor.numel() for tensor in role] != sizes:
+                return f"{name} has another number of elements than its parameter"
         if False in {tensor.is_cpu for tensor in role}:
-            return f"the kernel runs on a CPU, and {name} lies elsewhere"
-        for dtype in {tensor.dtype for tensor in role}:
-            if dtype not in _TYPES:
-                return f"the kernel takes float32, bfloat16 and float16, not {dtype}"
-        if role and [tensor.numel() for tensor in role] != sizes:
-            return f"{name} has another number of elements than its parameter"
+            return f"the kernel runs on a CPU, and {name} is {_kinds(role)}"
+        if not {tensor.dtype for tensor in role} <= _TYPES.keys():
+            return f"the kernel takes float32, bfloat16 and float16, not {_kinds(role)}"
+        if role is not grads and True in {tensor.is_neg() for tensor in role}:
+            return f"{name} is a negative view, whose memory holds other signs; use resolve_neg()"
     return None if _contiguous(*roles.values()) else _layout_refusal(params, buffers)
+
+
+def _kinds(tensors: Sequence[Tensor]) -> str:
+    """The dtypes and devices that the kernel does not take, in words."""
+    odd = [t for t in tensors if not t.is_cpu] or [t for t in tensors if t.dtype not in _TYPES]
+    return ", ".join(sorted({f"{tensor.dtype} on {tensor.device}" for tensor in odd}))
 
 
 def _odd_class(tensors: Sequence[Tensor]) -> str:
@@ -160,16 +168,17 @@ def kernel_step(
     if kernel is None:
         raise RuntimeError(_why_not)
     # a gradient that came through conj() may be the negative of what its memory holds
-    if not _contiguous(params, grads) or True in {grad.is_neg() for grad in grads}:
+    as_it_lies = {grad.is_contiguous() and not grad.is_neg() for grad in grads}
+    if False in as_it_lies or not _contiguous(params):
         grads = [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
-    lists = (params, grads, buffers or ())
-    addresses = [array("Q", [tensor.data_ptr() for tensor in tensors]) for tensors in lists]
+    lists = {"parameter": params, "gradient": grads, "momentum": buffers or ()}
+    pointers = [array("Q", addresses(name, tensors)) for name, tensors in lists.items()]
     sizes = array("q", [param.numel() for param in params])
     failed = kernel(
         len(params),
-        *[block.buffer_info()[0] if block else None for block in addresses],
+        *[block.buffer_info()[0] if block else None for block in pointers],
         sizes.buffer_info()[0],
-        *[_TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists],
+        *[_TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists.values()],
         p,
         step,
         keep,

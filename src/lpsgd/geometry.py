@@ -112,7 +112,7 @@ def lp_direction(x: Tensor, p: Exponent, eps: float = 1e-8) -> Tensor:
             return x
         if p == float("inf"):
             return x / (x.abs() + eps)
-    return x * (x.abs() + eps) ** -rho(p)
+    return x / (x.abs() + eps) ** rho(p)  # whose inverse would leave the range for large x
 
 
 def normalized_direction(
@@ -132,13 +132,25 @@ def normalized_direction(
     >>> torch.allclose(lp_norm(u, 3.0), lp_norm(x, 1.5))  # the duality of norms
     True
     """
+    u, factor = direction_and_factor(x, p, eps, normalize)
+    return u if factor is None else u * factor
+
+
+def direction_and_factor(
+    x: Tensor, p: Exponent, eps: float, normalize: Normalize
+) -> tuple[Tensor, Tensor | None]:
+    """The direction in two parts, of which u is in range for every x, and the factor is in [1, d].
+
+    Their product may be out of range where the step, a small learning rate times it, is not.
+    """
     u = lp_direction(x, p, eps)
     if normalize == "dual" and u is not x:  # at p = 2 the factor is 1
-        norm = lp_norm(x, dual_exponent(p))
-        return u * torch.where(norm == 0, 1.0, norm) ** rho(p)
+        q = dual_exponent(p)
+        largest, total = _sum_of_powers(x, q)  # ||x||_q = largest total^(1/q)
+        return u * torch.where(largest == 0, 1.0, largest) ** rho(p), total ** (rho(p) / q)
     if normalize == "rms":
-        return u / torch.clamp(rms(u), min=rms_floor(p, eps))
-    return u
+        return u / torch.clamp(rms(u), min=rms_floor(p, eps)), None
+    return u, None
 
 
 def gradient_density(gradients: Tensor | Iterable[Tensor]) -> Tensor:

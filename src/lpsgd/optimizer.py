@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from lpsgd import _checks as checks
 from lpsgd import fused as fused_kernel
@@ -34,8 +36,10 @@ from lpsgd._foreach import (
     on_device,
     pow_,
     real,
+    require_memory,
     scalar,
     scaling_,
+    visible,
 )
 from lpsgd._rounding import MOMENTUM, PARAMETER, noise_key, round_into
 from lpsgd.geometry import Exponent, Normalize
@@ -108,9 +112,11 @@ class LPSGD(LpOptimizer):
         """Add a group, during training too; it starts at the optimizer's current count."""
         super().add_param_group(param_group)
         if self.param_groups[-1]["fused"]:
+            # of what has no memory yet, the first step decides
+            known = [p for p in self.param_groups[-1]["params"] if not (is_lazy(p) or p.is_meta)]
             try:
                 with torch.no_grad():
-                    _demand_fused([real(param) for param in self.param_groups[-1]["params"]])
+                    _demand_fused([real(param) for param in known])
             except RuntimeError:
                 self.param_groups.pop()
                 raise
@@ -161,7 +167,8 @@ class LPSGDM(LPSGD):
             in ``group["p_schedule"]``, and each step writes the value that it uses to
             ``group["p"]``. Without a schedule ``group["p"]`` may be set by hand.
         weight_decay: the decoupled decay lambda.
-        eps: the constant epsilon > 0 that keeps the scaling finite at zero.
+        eps: the constant epsilon > 0 that keeps the scaling finite at zero. Below the smallest
+            normal number of the arithmetic (1.2e-38 in float32) it counts as that number.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
             else the parameter's own. ``torch.bfloat16`` halves its memory: it is then rounded
             stochastically, and so are bfloat16 parameters, which keeps steps and decay far below
@@ -180,6 +187,11 @@ class LPSGDM(LPSGD):
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
             value of p is then not looked at, and so not checked, during a step.
         differentiable: let autograd see the step.
+
+    Range: every finite gradient gives the step of the formula, from denormal numbers (which have
+    few digits) to the largest; the momentum needs the difference of gradient and momentum to be
+    finite, so that both must stay below half of the largest number where signs change. With p or lr
+    in a tensor, gradients above a quarter of the largest number may not move their parameter.
 
     Example:
         >>> from lpsgd import LPSGDM, CosineP
@@ -300,24 +312,36 @@ def _rule(
     """The path that these tensors take, as the settings ask."""
     if fused:
         if _demand_fused(params, grads, buffers or ()) == "kernel":
-            return _kernel
+            return _kernel  # which looks for the memory itself
+        require_memory(params, grads, buffers or ())
         # in a graph that is being compiled anyway, the foreach path is compiled with the rest
         return _multi_tensor if torch.compiler.is_compiling() else _compiled_multi_tensor
-    if differentiable or foreach is False:
+    if differentiable:
         return _single_tensor
-    eager = fused is False or foreach or capturable
+    eager = fused is False or foreach is not None or capturable
     if not eager and fused_kernel.refusal(params, grads, buffers or ()) is None:
         return _kernel
-    return _multi_tensor
+    require_memory(params, grads, buffers or ())
+    # foreach operations do not write to negative views
+    if foreach is None and any(tensor.is_neg() for tensor in [*params, *(buffers or ())]):
+        return _single_tensor
+    return _single_tensor if foreach is False else _multi_tensor
 
 
 def _demand_fused(
     params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
 ) -> str:
     """How fused=True runs: by our kernel on a CPU, by Inductor elsewhere; raises if not at all."""
-    if are_plain(params) and not any(param.is_cpu for param in params):
-        return "compiled"
-    reason = fused_kernel.refusal(params, grads, buffers)
+    reason: str | None
+    if params and are_plain(params) and not any(param.is_cpu for param in params):
+        devices = _get_fused_kernels_supported_devices()
+        odd = {p for p in params if p.device.type not in devices or not p.is_floating_point()}
+        if not odd:
+            return "compiled"
+        kinds = ", ".join(sorted({f"{param.dtype} on {param.device}" for param in odd}))
+        reason = f"it takes floating-point tensors on {', '.join(devices)}, not {kinds}"
+    else:
+        reason = fused_kernel.refusal(params, grads, buffers)
     if reason is not None:
         raise RuntimeError(f"fused=True cannot run here: {reason}")
     return "kernel"
@@ -357,7 +381,7 @@ def _single_tensor(
     for index, param in enumerate(params):
         dtype = _working_dtype(param, buffers[index] if buffers is not None else None)
         p, step, keep = (on_device(value, param.device) for value in (p, step, keep))
-        eps = _visible(eps, dtype)
+        eps = visible(eps, dtype)
         round_ = _rounding(buffers, index, count, differentiable)
         theta = param.to(dtype)  # a copy where the parameter is narrower, else itself
         x = grads[index].to(dtype)
@@ -368,8 +392,10 @@ def _single_tensor(
                 round_(buffers[index], m, MOMENTUM)
             # autograd must find what u was made of, although m goes on to change
             x = m.clone() if differentiable else m
-        u = geometry.normalized_direction(x, p, eps, normalize)  # u_t = x_t / (|x_t| + eps)^rho
-        theta.mul_(keep).add_(u * step)  # theta <- (1 - eta lambda) theta - eta u
+        # u_t = x_t / (|x_t| + eps)^rho, times a factor with which the step is in range again
+        u, factor = geometry.direction_and_factor(x, p, eps, normalize)
+        size = step if factor is None else step * factor
+        theta.mul_(keep).add_(u * size)  # theta <- (1 - eta lambda) theta - eta u
         if theta is not param:
             round_(param, theta, PARAMETER)
 
@@ -426,7 +452,7 @@ def _kernel(
             *some,
             **numbers,
             momentum=momentum,
-            eps=_visible(eps, torch.float32),
+            eps=visible(eps, torch.float32),
             normalize=normalize,
         )
 
@@ -464,7 +490,7 @@ def _multi_tensor(
             )
             continue
         bucket.average(momentum)
-        bucket.move(p, _visible(eps, bucket.dtype), normalize, step, keep)
+        bucket.move(p, visible(eps, bucket.dtype), normalize, step, keep)
 
 
 @functools.cache
@@ -562,16 +588,24 @@ class _Bucket:
             self._add(self._unit_rms(p, eps), None, step, keep)
         elif not isinstance(p, Tensor) and p == 2:  # no power is taken, and the dual factor is 1
             self._add(self.source, None, step, keep)
+        elif normalize == "dual":
+            largest, factors = self._dual_factors(p)
+            # in this order: each product is in range where the step is
+            u = self._product(self.source, self._scaling(p, eps))
+            torch._foreach_mul_(u, largest)
+            torch._foreach_mul_(u, [factor * step for factor in factors])
+            self._add(u, None, 1.0, keep)
         else:
-            factors = self._dual_factors(p) if normalize == "dual" else None
             scaling = self._scaling(p, eps)
-            if factors is None:
-                self._add(self.source, scaling, step, keep)
+            if (
+                isinstance(step, Tensor)
+                or abs(step) > 1
+                or eps < 1e8 * torch.finfo(self.dtype).tiny
+            ):
+                # eta x alone may be out of range, or lose digits
+                self._add(self._product(self.source, scaling), None, step, keep)
             else:
-                # x first: the factor of large gradients times the scaling of a zero may overflow
-                u = self._product(self.source, scaling)
-                torch._foreach_mul_(u, factors)
-                self._add(u, None, step, keep)
+                self._add(self.source, scaling, step, keep)
 
     def _scaling(self, p: Exponent, eps: float) -> list[Tensor]:
         """(|x| + eps)^-rho"""
@@ -588,14 +622,14 @@ class _Bucket:
         torch._foreach_abs_(t)
         return t
 
-    def _dual_factors(self, p: Exponent) -> list[Tensor]:
-        """||x||_q^rho, where ||x||_q = max|x| ||x/max|x|||_q"""
+    def _dual_factors(self, p: Exponent) -> tuple[list[Tensor], list[Tensor]]:
+        """||x||_q^rho in two factors, max|x|^rho and ||x/max|x|||_q^rho, as it may be infinite"""
         q, rho = geometry.dual_exponent(p), geometry.rho(p)
         t = self._magnitudes()
         largest = divide_by_largest_(t, self.shards)
         pow_(t, q)
         sums = self._over_all([x.sum() for x in t])
-        return [(top * total ** (1 / q)) ** rho for top, total in zip(largest, sums, strict=True)]
+        return [top**rho for top in largest], [total ** (rho / q) for total in sums]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
         """u / max(rms(u), floor)"""
@@ -642,7 +676,7 @@ class _Bucket:
         if scaling is None:
             torch._foreach_add_(self.params, x, alpha=step)
         else:
-            torch._foreach_addcmul_(self.params, scaling, x, step)
+            torch._foreach_addcmul_(self.params, x, scaling, step)  # (step x) scaling
 
     def _product(self, x: list[Tensor], scaling: list[Tensor] | None) -> list[Tensor]:
         """x scaling, in the temporary"""
@@ -682,11 +716,6 @@ def _blocks(a: list[Tensor], b: list[Tensor]) -> Iterable[tuple[Tensor, Tensor]]
             yield from zip(*pieces, strict=True)
         else:
             yield x, y
-
-
-def _visible(eps: float, dtype: torch.dtype) -> float:
-    """An eps that this dtype can tell from 0; with 0 a zero gradient would give 0/0."""
-    return max(eps, torch.finfo(dtype).tiny)
 
 
 def _working_dtype(param: Tensor, buffer: Tensor | None) -> torch.dtype:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from lpsgd import _checks as checks
 from lpsgd._base import Group, LpOptimizer, plain_group, require_dense
+from lpsgd._origin import refuse_foreign_state
 from lpsgd.geometry import NORMALIZATIONS, Exponent, Normalize
 from lpsgd.optimizer import lp_descent
 from lpsgd.schedule import PFunction, exponent_at
@@ -218,10 +219,12 @@ class LpGradient(LpOptimizer):
         """Load both parts; the schedule stays as constructed.
 
         A state dict of the bare optimizer is accepted: the scaling then goes on from where it is.
+        One of another optimizer is refused by a ValueError, and nothing is changed.
         """
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = pre_hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
+        self._refuse_foreign(state_dict)
         names = (*self._own_defaults, _COUNT)
         kept = [{name: group[name] for name in names} for group in self.param_groups]
         self.optimizer.load_state_dict(state_dict)
@@ -239,6 +242,16 @@ class LpGradient(LpOptimizer):
             post_hook(self)
         for difference in dict.fromkeys(differences):  # once, also where all groups have it
             warnings.warn(difference, stacklevel=2)
+
+    def _refuse_foreign(self, file: dict[str, Any]) -> None:
+        settings = {*self.optimizer.defaults}
+        groups = self.param_groups
+        if any(_COUNT in saved for saved in file.get("param_groups", ())):
+            settings |= self._own_defaults.keys()
+        else:  # one of the bare optimizer, which has no p
+            bare = {*self._own_defaults, _COUNT}
+            groups = [{k: v for k, v in group.items() if k not in bare} for group in groups]
+        refuse_foreign_state(self, file, settings, groups)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer, "_own_defaults": self._own_defaults}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lpsgd import _checks as checks
 from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
-from lpsgd._foreach import Tensors, add_scaled_, real, scalar
+from lpsgd._foreach import Tensors, add_scaled_, real, require_memory, scalar
 from lpsgd.geometry import Exponent
 
 # The tensors of one parameter: itself, its gradient, its buffers.
@@ -53,6 +53,8 @@ class Peer(LpOptimizer):
     ) -> None:
         differentiable = group["differentiable"]
         untouched = group["capturable"] or differentiable
+        if not differentiable:
+            require_memory(params, grads, [buffer for held in buffers for buffer in held])
         settings = {**group, "lr": scalar(group["lr"], params, untouched)}
         settings["p"] = None if p is None else scalar(p, params, untouched)
         rows = [

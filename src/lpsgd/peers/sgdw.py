@@ -7,6 +7,8 @@ from typing import Any, overload
 
 import torch
 
+from lpsgd._origin import refuse_foreign_state
+
 
 class SGDW(torch.optim.SGD):
     r"""``torch.optim.SGD`` with the decay of AdamW.
@@ -58,3 +60,8 @@ class SGDW(torch.optim.SGD):
             sgd = sgd.__wrapped__
         sgd(self)
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the optimizer's state; that of another optimizer is refused by a ValueError."""
+        refuse_foreign_state(self, state_dict, self.defaults, self.param_groups)
+        super().load_state_dict(state_dict)
