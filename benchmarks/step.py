@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from lpsgd import LPSGD, LPSGDM, fused
-from lpsgd.peers import Lion, registry
+from lpsgd.peers import Lion, factory, registry
 
 Shapes = list[tuple[int, ...]]
 PEER = "torch SGD fused"
@@ -157,7 +157,7 @@ CANDIDATES: dict[str, Make] = {
 def registered(name: str) -> Make:
     """Makes the optimizer of that name with the settings of the registry."""
     horizon = {"total_steps": 10**6, "steps_per_epoch": 10**3, "total_epochs": 10**3}
-    return lambda ps: registry.build(name, torch.nn.ParameterList(ps), {}, **horizon)
+    return lambda ps: factory.build(name, torch.nn.ParameterList(ps), {}, **horizon)
 
 
 SCALING = ("copy", PEER, OURS, "LPSGD fused", "torch AdamW fused")

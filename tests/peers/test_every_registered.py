@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from lpsgd.peers import registry
+from lpsgd.peers import factory, registry
 from tests.oracles import peers as oracles
 from tests.peers.following import largest_difference, walk
 
@@ -73,7 +73,7 @@ class Model(nn.Module):
 
 
 def build(name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
-    return registry.build(
+    return factory.build(
         name,
         model,
         {**COMMON, **ENTRIES[name].settings, **settings},
@@ -163,7 +163,7 @@ def test_none_gradients(name: str) -> None:
 def test_the_description_tells_the_state(name: str) -> None:
     problem = oracles.Quadratic()
     model = Model(problem, torch.float64)
-    optimizer = registry.build(
+    optimizer = factory.build(
         name, model, {}, total_steps=STEPS, steps_per_epoch=STEPS_PER_EPOCH, total_epochs=EPOCHS
     )
     walk(optimizer, list(model.parameters()), problem, 1)

@@ -20,15 +20,15 @@ from lpsgd.lab.cli import app as cli
 from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.trainer import Trainer
-from lpsgd.peers import registry
+from lpsgd.peers import factory, grammar, registry
 from tests.lab.running import CPU, batches, load, metrics, small_recipe
 
 HORIZON = {"total_steps": 20, "steps_per_epoch": 5, "total_epochs": 4}
 
 
 def build(text: str, model: nn.Module | None = None) -> torch.optim.Optimizer:
-    name, settings = registry.parse(text)
-    return registry.build(name, model or nn.Linear(3, 2), settings, **HORIZON)
+    name, settings = grammar.parse(text)
+    return factory.build(name, model or nn.Linear(3, 2), settings, **HORIZON)
 
 
 def test_descriptions_are_frozen_and_complete() -> None:
@@ -53,39 +53,6 @@ def test_the_named_ones_are_there() -> None:
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(ValueError, match="'sgd' is registered already"):
         registry.register(registry.get("sgd"))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("sgd", ("sgd", {})),
-        ("lpsgdm:lr=1e-3,p=6", ("lpsgdm", {"lr": 1e-3, "p": 6})),
-        ("lpsgdm:p=inf,p_schedule=constant", ("lpsgdm", {"p": math.inf, "p_schedule": "constant"})),
-        ("sgd:nesterov=true", ("sgd", {"nesterov": True})),
-        ("adamw:betas=(0.8, 0.9),lr=1", ("adamw", {"betas": [0.8, 0.9], "lr": 1})),
-        ("a.b:C", ("a.b:C", {})),
-        ("a.b:C:x=d.e:F,y=none", ("a.b:C", {"x": "d.e:F", "y": None})),
-    ],
-)
-def test_texts(text: str, expected: object) -> None:
-    assert registry.parse(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "sgd:lr=", "sgd:=1", "sgd:lr=1,,p=2", "a b"])
-def test_texts_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(ValueError, match="cannot read"):
-        registry.parse(text)
-
-
-def test_lists_of_texts() -> None:
-    text = "sgd, lpsgdm:lr=1e-3,p=6,adamw:betas=(0.9,0.99),a.b:C:base=torch.optim:SGD,lr=1,lion"
-    assert registry.split_list(text) == [
-        "sgd",
-        "lpsgdm:lr=1e-3,p=6",
-        "adamw:betas=(0.9,0.99)",
-        "a.b:C:base=torch.optim:SGD,lr=1",
-        "lion",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -211,9 +178,9 @@ def make_for_model(model: nn.Module, *, lr: float = 0.5) -> torch.optim.Optimize
 def test_a_factory_that_takes_the_model() -> None:
     path = f"{__name__}:make_for_model"
     assert build(f"{path}:lr=0.25").param_groups[0]["lr"] == 0.25
-    registry.try_out(path, {})
+    factory.try_out(path, {})
     with pytest.raises(ValueError, match="unknown setting 'lrr'"):
-        registry.try_out(path, {"lrr": 1})
+        factory.try_out(path, {"lrr": 1})
     assert registry.get(path).rule == "A factory as a user might write one."
 
 
@@ -319,4 +286,4 @@ def test_the_command_prints_the_registry(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_values_that_cannot_be_right_are_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        registry.try_out(*registry.parse(text))
+        factory.try_out(*grammar.parse(text))

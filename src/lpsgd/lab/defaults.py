@@ -11,7 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.peers.registry import get, is_import_path
+from lpsgd.peers.grammar import is_import_path
+from lpsgd.peers.registry import get
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe

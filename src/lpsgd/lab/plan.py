@@ -17,7 +17,7 @@ from lpsgd.lab.store.command_line import command_line
 from lpsgd.lab.store.files import write_json
 from lpsgd.lab.store.run_folder import check_folder, writing
 from lpsgd.lab.store.run_record import run_place
-from lpsgd.peers import registry
+from lpsgd.peers import factory, grammar, registry
 
 _LONGEST_LABEL = 120
 
@@ -46,7 +46,7 @@ def resolve(
     values = dict(values)
     try:
         if optimizer is not None:
-            values["optimizer"], values["settings"] = registry.parse(optimizer)
+            values["optimizer"], values["settings"] = grammar.parse(optimizer)
         elif not allow_import:
             _refuse_imports(values, source)
         recipe = make_recipe(values, source=source)
@@ -55,7 +55,7 @@ def resolve(
         settings = registry.complete_settings(recipe.optimizer, {**found, **recipe.settings})
     except ValueError as error:
         raise UserError(str(error)) from error
-    imported = registry.is_import_path(recipe.optimizer)
+    imported = grammar.is_import_path(recipe.optimizer)
     return recipe.with_changes(
         settings=settings,
         # what a registered optimizer needs is known; the flags speak of imported ones
@@ -66,7 +66,7 @@ def resolve(
 
 def _refuse_imports(values: Mapping[str, Any], source: str) -> None:
     name = values.get("optimizer", "")
-    if isinstance(name, str) and registry.is_import_path(name):
+    if isinstance(name, str) and grammar.is_import_path(name):
         raise UserError(
             f"{source}: optimizer={name!r} would import and run code of that package; "
             "give --allow-import if you trust this file"
@@ -79,7 +79,7 @@ def labels(optimizers: Sequence[str]) -> list[str]:
     >>> labels(["sgd", "lpsgdm:p=4", "lpsgdm:p=6", "pytorch_optimizer:Shampoo"])
     ['sgd', 'lpsgdm-p=4', 'lpsgdm-p=6', 'Shampoo']
     """
-    short = [registry.parse(text)[0].rpartition(":")[2] for text in optimizers]
+    short = [grammar.parse(text)[0].rpartition(":")[2] for text in optimizers]
     found = [
         name if short.count(name) == 1 else text
         for name, text in zip(short, optimizers, strict=True)
@@ -171,7 +171,7 @@ def _plan(
 ) -> tuple[Path, list[Task]]:
     try:
         for recipe in recipes.values():
-            registry.try_out(recipe.optimizer, recipe.settings)
+            factory.try_out(recipe.optimizer, recipe.settings)
     except ValueError as error:
         raise UserError(str(error)) from error
     first = next(iter(recipes.values()))

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 from lpsgd._lazy import lazily
 
 if TYPE_CHECKING:
-    from lpsgd.peers.gradual import GSGD as GSGD
+    from lpsgd.peers.gsgd import GSGD as GSGD
     from lpsgd.peers.lion import Lion as Lion
-    from lpsgd.peers.lion import LionK as LionK
-    from lpsgd.peers.power import PowerSGDM as PowerSGDM
-    from lpsgd.peers.sign import SignSGD as SignSGD
-    from lpsgd.peers.sign import Signum as Signum
+    from lpsgd.peers.lionk import LionK as LionK
+    from lpsgd.peers.powersgdm import PowerSGDM as PowerSGDM
+    from lpsgd.peers.signsgd import SignSGD as SignSGD
+    from lpsgd.peers.signum import Signum as Signum
     from lpsgd.peers.stacey import Stacey as Stacey
 
 _HOMES = {
-    "SignSGD": "sign",
-    "Signum": "sign",
+    "SignSGD": "signsgd",
+    "Signum": "signum",
     "Lion": "lion",
-    "LionK": "lion",
-    "GSGD": "gradual",
+    "LionK": "lionk",
+    "GSGD": "gsgd",
     "Stacey": "stacey",
-    "PowerSGDM": "power",
+    "PowerSGDM": "powersgdm",
 }
 
 __all__ = ["GSGD", "Lion", "LionK", "PowerSGDM", "SignSGD", "Signum", "Stacey"]

@@ -1,63 +1,17 @@
-"""Every optimizer that can be named on the command line, as a frozen description.
+"""Every optimizer that can be named on the command line, as data.
 
-Anything else is reached by its import path, ``package.module:Name``: a class that takes parameters
-first, or a factory that takes the model. This module imports torch only when it builds one.
+Anything else is reached by its import path, ``package.module:Name``. No optimizer is imported
+before it is made, so reading the registry does not load torch.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from lpsgd._suggest import unknown
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-
-_COMMA = re.compile(r",(?![^(\[]*[)\]])")  # not inside parentheses
-P_SCHEDULES = ("cosine", "cosine-step", "linear", "constant", "linear-alpha")
-
-
-@dataclass(frozen=True)
-class Horizon:
-    """How long training will be, for schedules that need to know."""
-
-    total_steps: int
-    steps_per_epoch: int
-    total_epochs: int
-
-
-Factory = Callable[["nn.Module", dict[str, Any], Horizon], "Optimizer"]
-
-
-@dataclass(frozen=True)
-class OptimizerSpec:
-    """One optimizer: its rule, what can be set, what it keeps, where it comes from, how to make it.
-
-    ``factory(model, settings, horizon)`` gets every setting. ``open_settings`` says that names
-    outside ``settings`` may be right too (a class with ``**kwargs``).
-    """
-
-    name: str
-    rule: str
-    settings: Mapping[str, Any]
-    state: str
-    source: str
-    factory: Factory
-    needs_closure: bool = False
-    create_graph: bool = False
-    open_settings: bool = False
-    required: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
-
+from lpsgd.peers.description import OptimizerSpec, describe
+from lpsgd.peers.grammar import is_import_path
 
 _SPECS: dict[str, OptimizerSpec] = {}
 
@@ -75,79 +29,21 @@ def names() -> list[str]:
     return list(_SPECS)
 
 
-def is_import_path(name: str) -> bool:
-    """Tell whether ``name`` looks like ``package.module:Name``."""
-    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) is not None
-
-
 def get(name: str) -> OptimizerSpec:
     """Return the description of a registered name or of an import path, which is imported."""
     if is_import_path(name):
-        return _describe_import(name)
+        try:
+            return describe(name)
+        except ValueError as error:
+            module = name.partition(":")[0]
+            if module in _SPECS:
+                hint = f"a setting of {module} is written {module}:setting=value"
+                raise ValueError(f"{error}; {hint}") from error
+            raise
     try:
         return _SPECS[name]
     except KeyError:
         raise ValueError(unknown("optimizer", name, _SPECS)) from None
-
-
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Split ``NAME`` or ``NAME:setting=value,...`` as written on the command line.
-
-    >>> parse("lpsgdm:lr=1e-3,p=inf,p_schedule=constant")
-    ('lpsgdm', {'lr': 0.001, 'p': inf, 'p_schedule': 'constant'})
-    >>> parse("package.module:Name:betas=(0.9,0.99)")
-    ('package.module:Name', {'betas': [0.9, 0.99]})
-    """
-    match = re.fullmatch(r"([\w.-]+(?::[A-Za-z_][\w.]*(?![\w.]*\s*=))?)(?::(.*))?", text.strip())
-    if match is None:
-        raise ValueError(
-            f"cannot read the optimizer {text!r}: write NAME or NAME:setting=value,setting=value"
-        )
-    name, rest = match.groups()
-    return name, parse_settings(rest) if rest else {}
-
-
-def split_list(text: str) -> list[str]:
-    """Split several optimizers; what looks like ``setting=value`` belongs to the one before it.
-
-    >>> split_list("sgd,lpsgdm:lr=1e-3,p=6,adamw")
-    ['sgd', 'lpsgdm:lr=1e-3,p=6', 'adamw']
-    """
-    found: list[str] = []
-    for part in _COMMA.split(text):
-        if found and ":" not in part.partition("=")[0] and "=" in part:
-            found[-1] += f",{part.strip()}"
-        elif part.strip():
-            found.append(part.strip())
-    return found
-
-
-def parse_settings(text: str) -> dict[str, Any]:
-    """Read ``setting=value,setting=value``; parentheses hold a list."""
-    settings: dict[str, Any] = {}
-    for part in _COMMA.split(text):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise ValueError(f"cannot read the setting {part!r}: write setting=value")
-        if key.strip() in settings:
-            raise ValueError(f"the setting {key.strip()!r} is given twice in {text!r}")
-        settings[key.strip()] = parse_value(value.strip())
-    return settings
-
-
-def parse_value(text: str) -> Any:
-    """Read a number, true, false, none, a list in parentheses, or else a string."""
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    if text.startswith(("(", "[")) and text.endswith((")", "]")):
-        return [parse_value(item.strip()) for item in text[1:-1].split(",") if item.strip()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def check_settings(name: str, settings: Mapping[str, Any]) -> None:
@@ -190,154 +86,6 @@ def complete_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec.settings, **settings}
 
 
-def build(
-    name: str,
-    model: nn.Module,
-    settings: Mapping[str, Any],
-    *,
-    total_steps: int,
-    steps_per_epoch: int,
-    total_epochs: int,
-) -> Optimizer:
-    """Make the optimizer for ``model``; a wrong value is a ValueError that names the optimizer."""
-    from torch.optim import Optimizer
-
-    values = complete_settings(name, settings)
-    horizon = Horizon(total_steps, steps_per_epoch, total_epochs)
-    spec = get(name)
-    try:
-        optimizer = spec.factory(model, values, horizon)
-    except (TypeError, ValueError, LookupError) as error:
-        raise ValueError(f"optimizer {name!r} with {values}: {error}") from error
-    if not isinstance(optimizer, Optimizer):
-        raise ValueError(f"{name!r} made a {type(optimizer).__name__}, not a torch Optimizer")
-    _check_open_settings(spec, values, optimizer)
-    return optimizer
-
-
-def _check_open_settings(
-    spec: OptimizerSpec, settings: Mapping[str, Any], optimizer: Optimizer
-) -> None:
-    # **kwargs swallows misspelt names; one that was understood shows up among the defaults
-    for key in settings:
-        if key not in spec.settings and key not in optimizer.defaults:
-            allowed = {*spec.settings, *optimizer.defaults}
-            raise ValueError(f"optimizer {spec.name!r}: {unknown('setting', key, allowed)}")
-
-
-def try_out(name: str, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError now for settings that `build` would reject later.
-
-    A factory by import path may need the real model, so only its names are checked.
-    """
-    check_settings(name, settings)
-    if is_import_path(name) and not inspect.isclass(_import(name)):
-        return
-    from torch import nn
-
-    build(name, nn.Linear(2, 2), settings, total_steps=2, steps_per_epoch=1, total_epochs=2)
-
-
-def _describe_import(path: str) -> OptimizerSpec:
-    target = _import(path)
-    by_class = inspect.isclass(target)
-    parameters = list(inspect.signature(target).parameters.values())
-    if not parameters:
-        raise ValueError(f"{path!r} takes no argument: it must take parameters or a model first")
-    named = [p for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-
-    def factory(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-        values = {key: _resolve(value) for key, value in settings.items()}
-        optimizer: Optimizer = target(model.parameters() if by_class else model, **values)
-        return optimizer
-
-    documentation = (inspect.getdoc(target) or "no description").strip().splitlines()[0]
-    return OptimizerSpec(
-        name=path,
-        rule=documentation,
-        settings={p.name: p.default for p in named},
-        state="unknown",
-        source=path.split(":")[0],
-        factory=factory,
-        open_settings=any(p.kind is p.VAR_KEYWORD for p in parameters),
-        required=tuple(p.name for p in named if p.default is p.empty),
-    )
-
-
-def _import(path: str) -> Any:
-    module_name, _, attribute = path.partition(":")
-    try:
-        found = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        hint = ""
-        if module_name in names():
-            hint = f"; a setting of {module_name} is written {module_name}:setting=value"
-        raise ValueError(f"cannot import {path!r}: {error}{hint}") from error
-    if not callable(found):
-        raise ValueError(f"{path!r} is a {type(found).__name__}, not a class or a function")
-    return found
-
-
-def _resolve(value: Any) -> Any:
-    """A setting such as SAM's ``base_optimizer=torch.optim:SGD`` is an import path itself."""
-    if isinstance(value, str) and is_import_path(value):
-        return _import(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _class_factory(module: str, attribute: str) -> Factory:
-    """Makes the class from its settings; p and its schedule's name become what it takes as p."""
-
-    def factory(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in settings.items()
-        }
-        if "p_schedule" in values:
-            values["p"] = make_p(values["p"], values.pop("p_schedule"), horizon)
-        kind = getattr(importlib.import_module(module), attribute)
-        optimizer: Optimizer = kind(model.parameters(), **values)
-        return optimizer
-
-    return factory
-
-
-def _decoupled_sgd(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-    from lpsgd.peers.decoupled import SGDW
-
-    values = dict(settings)
-    return SGDW(model.parameters(), decoupled_decay=values.pop("weight_decay"), **values)
-
-
-def _gradual(model: nn.Module, settings: dict[str, Any], horizon: Horizon) -> Optimizer:
-    from lpsgd.peers import GSGD
-
-    return GSGD(model.parameters(), total_steps=horizon.total_steps, **settings)
-
-
-def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
-    """Return what an l_p optimizer takes as ``p``: the number, or a schedule from it on."""
-    import lpsgd
-    from lpsgd import _checks as checks
-
-    checks.check_exponent("p", p)  # here, where it has the name that the user wrote
-    if schedule == "constant":
-        return p
-    if schedule == "cosine":
-        return lpsgd.CosineP(
-            p, total_epochs=horizon.total_epochs, steps_per_epoch=horizon.steps_per_epoch
-        )
-    if schedule == "cosine-step":
-        return lpsgd.CosineP(p, total_steps=horizon.total_steps)
-    if schedule == "linear":
-        return lpsgd.LinearP(p, total_steps=horizon.total_steps)
-    if schedule == "linear-alpha":
-        return lpsgd.LinearAlpha(total_steps=horizon.total_steps)
-    raise ValueError(unknown("p_schedule", str(schedule), P_SCHEDULES))
-
-
 _LP = {"p": 6.0, "p_schedule": "cosine", "weight_decay": 0.0, "eps": 1e-8, "normalize": None}
 _FIXED_P = {"p": 6.0, "p_schedule": "constant"}
 _BETAS = {"betas": [0.9, 0.999], "eps": 1e-8}
@@ -350,7 +98,7 @@ for _spec in (
         {"lr": 1e-3, **_LP},
         "none",
         "lpsgd (the paper's Algorithm 1)",
-        _class_factory("lpsgd", "LPSGD"),
+        "lpsgd:LPSGD",
     ),
     OptimizerSpec(
         "lpsgdm",
@@ -358,7 +106,7 @@ for _spec in (
         {"lr": 1e-3, "momentum": 0.9, **_LP},
         "1 x parameter",
         "lpsgd (the paper's Algorithm 2)",
-        _class_factory("lpsgd", "LPSGDM"),
+        "lpsgd:LPSGDM",
     ),
     OptimizerSpec(
         "signsgd",
@@ -366,7 +114,7 @@ for _spec in (
         {"lr": 1e-3, "weight_decay": 0.0},
         "none",
         "lpsgd.peers.SignSGD (Bernstein et al., 2018)",
-        _class_factory("lpsgd.peers", "SignSGD"),
+        "lpsgd.peers:SignSGD",
     ),
     OptimizerSpec(
         "signum",
@@ -374,7 +122,7 @@ for _spec in (
         {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.0},
         "1 x parameter",
         "lpsgd.peers.Signum (Bernstein et al., 2018)",
-        _class_factory("lpsgd.peers", "Signum"),
+        "lpsgd.peers:Signum",
     ),
     OptimizerSpec(
         "lion",
@@ -382,7 +130,7 @@ for _spec in (
         {"lr": 1e-4, **_LION_BETAS, "weight_decay": 0.0},
         "1 x parameter",
         "lpsgd.peers.Lion (Chen et al., 2023)",
-        _class_factory("lpsgd.peers", "Lion"),
+        "lpsgd.peers:Lion",
     ),
     OptimizerSpec(
         "lionk",
@@ -390,7 +138,7 @@ for _spec in (
         {"lr": 1e-4, **_LION_BETAS, **_FIXED_P, "weight_decay": 0.0},
         "1 x parameter",
         "lpsgd.peers.LionK (Chen et al., 2024)",
-        _class_factory("lpsgd.peers", "LionK"),
+        "lpsgd.peers:LionK",
     ),
     OptimizerSpec(
         "gsgd",
@@ -398,7 +146,8 @@ for _spec in (
         {"lr": 1e-3, "weight_decay": 0.0, "eps": 1e-8},
         "none",
         "lpsgd.peers.GSGD (the paper's Remark 1)",
-        _gradual,
+        "lpsgd.peers:GSGD",
+        takes_total_steps=True,
     ),
     OptimizerSpec(
         "stacey",
@@ -416,7 +165,7 @@ for _spec in (
         },
         "2 x parameter",
         "lpsgd.peers.Stacey (Luo et al., 2025)",
-        _class_factory("lpsgd.peers", "Stacey"),
+        "lpsgd.peers:Stacey",
     ),
     OptimizerSpec(
         "powersgdm",
@@ -424,7 +173,7 @@ for _spec in (
         {"lr": 1e-3, "momentum": 0.9, "gamma": 0.5, "weight_decay": 0.0},
         "1 x parameter",
         "lpsgd.peers.PowerSGDM",
-        _class_factory("lpsgd.peers", "PowerSGDM"),
+        "lpsgd.peers:PowerSGDM",
     ),
     OptimizerSpec(
         "sgd",
@@ -432,7 +181,7 @@ for _spec in (
         {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "nesterov": False},
         "1 x parameter",
         "torch.optim.SGD",
-        _class_factory("torch.optim", "SGD"),
+        "torch.optim:SGD",
     ),
     OptimizerSpec(
         "sgdw",
@@ -440,7 +189,7 @@ for _spec in (
         {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "nesterov": False},
         "1 x parameter",
         "torch.optim.SGD with decoupled decay",
-        _decoupled_sgd,
+        "lpsgd.peers.sgdw:SGDW",
     ),
     OptimizerSpec(
         "adam",
@@ -448,7 +197,7 @@ for _spec in (
         {"lr": 1e-3, **_BETAS, "weight_decay": 0.0},
         "2 x parameter",
         "torch.optim.Adam",
-        _class_factory("torch.optim", "Adam"),
+        "torch.optim:Adam",
     ),
     OptimizerSpec(
         "adamw",
@@ -456,7 +205,7 @@ for _spec in (
         {"lr": 1e-3, **_BETAS, "weight_decay": 0.01},
         "2 x parameter",
         "torch.optim.AdamW",
-        _class_factory("torch.optim", "AdamW"),
+        "torch.optim:AdamW",
     ),
     OptimizerSpec(
         "adagrad",
@@ -464,7 +213,7 @@ for _spec in (
         {"lr": 0.01, "weight_decay": 0.0, "eps": 1e-10},
         "1 x parameter",
         "torch.optim.Adagrad",
-        _class_factory("torch.optim", "Adagrad"),
+        "torch.optim:Adagrad",
     ),
     OptimizerSpec(
         "rmsprop",
@@ -472,7 +221,7 @@ for _spec in (
         {"lr": 0.01, "alpha": 0.99, "momentum": 0.0, "weight_decay": 0.0, "eps": 1e-8},
         "1 x parameter (2 with momentum)",
         "torch.optim.RMSprop",
-        _class_factory("torch.optim", "RMSprop"),
+        "torch.optim:RMSprop",
     ),
 ):
     register(_spec)

@@ -19,7 +19,7 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.targets import TARGETS
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.trainer import spare_vectors
-from lpsgd.peers import registry
+from lpsgd.peers import factory
 
 DOCS = Path(__file__).parents[3] / "docs" / "reproduction.md"
 
@@ -69,7 +69,7 @@ def test_every_run_of_every_target_can_be_built(name: str, scale: Scale) -> None
     folders = [task.folder for task in TARGETS[name].plan(options(scale))]
     assert len(set(folders)) == len(folders)
     for task in TARGETS[name].plan(options(scale, seeds=1)):
-        registry.try_out(task.recipe.optimizer, task.recipe.settings)
+        factory.try_out(task.recipe.optimizer, task.recipe.settings)
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
@@ -81,7 +81,7 @@ def test_every_run_can_be_built_with_the_other_answers_too(name: str, choice: Ch
 
 
 def build(made: Recipe) -> torch.optim.Optimizer:
-    optimizer: torch.optim.Optimizer = registry.build(
+    optimizer: torch.optim.Optimizer = factory.build(
         made.optimizer,
         nn.Linear(2, 2),
         made.settings,
@@ -180,7 +180,7 @@ def one_parameter(made: Recipe, steps: int = 4) -> list[float]:
     """The path of one parameter with gradient sin(t) + theta under a recipe's optimizer."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
-    optimizer = registry.build(
+    optimizer = factory.build(
         made.optimizer, model, made.settings, total_steps=80, steps_per_epoch=4, total_epochs=20
     )
     path = []
@@ -211,7 +211,7 @@ def test_p_can_start_its_cosine_after_the_warm_up() -> None:
     assert made.optimizer.endswith("variants:held")
     assert made.settings["held_epochs"] == 5
     model = nn.Linear(2, 2)
-    optimizer = registry.build(
+    optimizer = factory.build(
         made.optimizer, model, made.settings, total_steps=1, steps_per_epoch=1, total_epochs=1
     )
     schedule = optimizer.param_groups[0]["p_schedule"]
@@ -246,7 +246,7 @@ def test_norms_and_biases_can_be_spared_from_decay(name: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     settings = {"lr": 0.1, "weight_decay": 0.5}
-    optimizer = registry.build(
+    optimizer = factory.build(
         name, model, settings, total_steps=4, steps_per_epoch=2, total_epochs=2
     )
     spare_vectors(optimizer)

@@ -10,7 +10,7 @@ import pytest
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.recipe import make_recipe
-from lpsgd.peers import registry
+from lpsgd.peers import factory
 
 
 def raw(name: str) -> list[dict[str, str]]:
@@ -96,7 +96,7 @@ def test_every_inapplicable_value_is_in_the_tables() -> None:
 def test_every_row_makes_a_recipe_that_its_optimizer_takes(row: tables.Setting) -> None:
     values = tables.recipe_values(row)
     recipe = make_recipe(values)
-    registry.try_out(recipe.optimizer, recipe.settings)
+    factory.try_out(recipe.optimizer, recipe.settings)
     assert recipe.val_size == 0
     assert recipe.settings["lr"] == row.lr
     assert recipe.settings["weight_decay"] == row.weight_decay

@@ -81,7 +81,7 @@ def compare(
     from lpsgd.lab.execution.run import carry_out
     from lpsgd.lab.plan import plan_comparison, plan_recipes
     from lpsgd.lab.training.loop import RunOptions
-    from lpsgd.peers.registry import split_list
+    from lpsgd.peers.grammar import split_list
 
     names: list[str] = []
     if recipes:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.recipe import Recipe, read_recipe_file
-from lpsgd.peers.registry import parse_value
+from lpsgd.peers.grammar import parse_value
 
 # What both `train` and `compare` take beside the recipe.
 RecipeFile = Annotated[

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from lpsgd._suggest import unknown
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.jsonio import encode
-from lpsgd.peers import registry
+from lpsgd.peers import factory, grammar
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -241,7 +241,7 @@ def _competitor(label: str, table: Any, source: str, allow_import: bool) -> Comp
     optimizer = settings.pop("optimizer", label)
     if not isinstance(optimizer, str):
         raise UserError(f"{where}: optimizer={optimizer!r} is not a name")
-    if registry.is_import_path(optimizer) and not allow_import:
+    if grammar.is_import_path(optimizer) and not allow_import:
         raise UserError(
             f"{where}: optimizer={optimizer!r} would import and run code of that package; "
             "give --allow-import if you trust this file"
@@ -376,7 +376,7 @@ def _try_out(competitor: Competitor, where: str) -> None:
         ]
     try:
         for chosen in combinations:
-            registry.try_out(competitor.optimizer, {**competitor.fixed, **chosen})
+            factory.try_out(competitor.optimizer, {**competitor.fixed, **chosen})
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
 

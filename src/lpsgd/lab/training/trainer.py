@@ -36,7 +36,7 @@ from lpsgd.lab.training.metrics import (
 )
 from lpsgd.lab.training.precision import autocast, make_scaler
 from lpsgd.lab.training.strategies import cut_like, share_batch_norms, share_dropouts, whole
-from lpsgd.peers import registry
+from lpsgd.peers import factory, grammar
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
@@ -290,7 +290,7 @@ class Trainer:
         """Return the norm exponent in use; None for optimizers without one."""
         group = self.optimizer.param_groups[0]
         # classes from elsewhere may mean something else by "p" (Sophia clips at it)
-        if "p" not in group or registry.is_import_path(self.recipe.optimizer):
+        if "p" not in group or grammar.is_import_path(self.recipe.optimizer):
             return None
         return float(group["p"])
 
@@ -421,7 +421,7 @@ class Trainer:
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         try:
-            optimizer = registry.build(
+            optimizer = factory.build(
                 self.recipe.optimizer,
                 self.model,
                 self.recipe.settings,

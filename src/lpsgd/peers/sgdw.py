@@ -21,18 +21,18 @@ class SGDW(torch.optim.SGD):
 
     Args:
         params: parameters, named parameters, or dicts that define parameter groups.
-        decoupled_decay: the decoupled decay lambda.
-        **settings: what ``torch.optim.SGD`` takes.
+        weight_decay: the decoupled decay lambda.
+        **settings: what ``torch.optim.SGD`` takes besides.
     """
 
-    def __init__(self, params: Any, *, decoupled_decay: float = 0.0, **settings: Any) -> None:
-        if not decoupled_decay >= 0:
-            raise ValueError(f"weight_decay={decoupled_decay}: must be at least 0")
+    def __init__(self, params: Any, *, weight_decay: float = 0.0, **settings: Any) -> None:
+        if not weight_decay >= 0:
+            raise ValueError(f"weight_decay={weight_decay}: must be at least 0")
         super().__init__(params, **settings)
         # a setting of the group like any other: saved, loaded, given to groups that are added
-        self.defaults["decoupled_decay"] = decoupled_decay
+        self.defaults["decoupled_decay"] = weight_decay
         for group in self.param_groups:
-            group.setdefault("decoupled_decay", decoupled_decay)
+            group.setdefault("decoupled_decay", weight_decay)
 
     @overload
     def step(self, closure: None = None) -> None: ...

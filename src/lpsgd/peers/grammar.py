@@ -1,0 +1,76 @@
+"""How an optimizer is written as text: ``lpsgdm:lr=1e-3,p=6`` is a name and its settings.
+
+A name is a registered one or an import path, ``package.module:Name``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_COMMA = re.compile(r",(?![^(\[]*[)\]])")  # not inside parentheses
+
+
+def is_import_path(name: str) -> bool:
+    """Tell whether ``name`` looks like ``package.module:Name``."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) is not None
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``NAME`` or ``NAME:setting=value,...`` as written on the command line.
+
+    >>> parse("lpsgdm:lr=1e-3,p=inf,p_schedule=constant")
+    ('lpsgdm', {'lr': 0.001, 'p': inf, 'p_schedule': 'constant'})
+    >>> parse("package.module:Name:betas=(0.9,0.99)")
+    ('package.module:Name', {'betas': [0.9, 0.99]})
+    """
+    match = re.fullmatch(r"([\w.-]+(?::[A-Za-z_][\w.]*(?![\w.]*\s*=))?)(?::(.*))?", text.strip())
+    if match is None:
+        raise ValueError(
+            f"cannot read the optimizer {text!r}: write NAME or NAME:setting=value,setting=value"
+        )
+    name, rest = match.groups()
+    return name, parse_settings(rest) if rest else {}
+
+
+def split_list(text: str) -> list[str]:
+    """Split several optimizers; what looks like ``setting=value`` belongs to the one before it.
+
+    >>> split_list("sgd,lpsgdm:lr=1e-3,p=6,adamw")
+    ['sgd', 'lpsgdm:lr=1e-3,p=6', 'adamw']
+    """
+    found: list[str] = []
+    for part in _COMMA.split(text):
+        if found and ":" not in part.partition("=")[0] and "=" in part:
+            found[-1] += f",{part.strip()}"
+        elif part.strip():
+            found.append(part.strip())
+    return found
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """Read ``setting=value,setting=value``; parentheses hold a list."""
+    settings: dict[str, Any] = {}
+    for part in _COMMA.split(text):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise ValueError(f"cannot read the setting {part!r}: write setting=value")
+        if key.strip() in settings:
+            raise ValueError(f"the setting {key.strip()!r} is given twice in {text!r}")
+        settings[key.strip()] = parse_value(value.strip())
+    return settings
+
+
+def parse_value(text: str) -> Any:
+    """Read a number, true, false, none, a list in parentheses, or else a string."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    if text.startswith(("(", "[")) and text.endswith((")", "]")):
+        return [parse_value(item.strip()) for item in text[1:-1].split(",") if item.strip()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
