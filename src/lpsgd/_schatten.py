@@ -39,14 +39,14 @@ RMS = 0.2
 # ramps that end at ever smaller s. Fitted (scripts/fit_schatten.py) so that combinations of them
 # come close to s (s^2 + FLOOR^2)^(-rho/2) on [0, 1] for every alpha: root mean square of the
 # relative error 1.2 % for alpha from 0 to 1, 2 % at -0.15, 4.4 % at -0.3.
-_CHAIN = (
+CHAIN = (
     (4.318608, -9.738791, 6.244814),
     (3.464623, -5.326366, 2.453358),
     (3.277621, -4.954578, 2.220324),
     (3.54757, -5.109862, 2.221715),
     (5.659546, -5.972275, 1.936952),
 )
-_POINTS = 256  # at which the weights of a combination are fitted
+POINTS = 256  # at which the weights of a combination are fitted
 
 
 def lp_matrix_direction(
@@ -106,11 +106,11 @@ def by_products(gram: Tensor, alpha: float | Tensor) -> Tensor:
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     total = eye * weights[0]
     q: Tensor | None = None
-    for stage, (a, b, c) in enumerate(_CHAIN, start=1):
+    for stage, (a, b, c) in enumerate(CHAIN, start=1):
         poly = a * eye + b * gram + c * (gram @ gram)
         q = poly if q is None else poly @ q
         total = total + weights[stage] * q
-        if stage < len(_CHAIN):
+        if stage < len(CHAIN):
             gram = poly @ gram @ poly
     return total
 
@@ -123,11 +123,11 @@ def chain_weights(alpha: float | Tensor, device: torch.device) -> Tensor:
     """
     alpha = as_tensor(alpha, device)
     # from FLOOR/16, in equal ratios: below FLOOR the target is a straight line
-    exponents = torch.linspace(math.log(FLOOR / 16), 0, _POINTS, dtype=alpha.dtype, device=device)
+    exponents = torch.linspace(math.log(FLOOR / 16), 0, POINTS, dtype=alpha.dtype, device=device)
     s = exponents.exp()
     target = s * (s * s + FLOOR**2) ** ((alpha - 1) / 2)
     iterates = [s]
-    for a, b, c in _CHAIN:
+    for a, b, c in CHAIN:
         y = iterates[-1]
         y2 = y * y
         iterates.append(y * (a + y2 * (b + y2 * c)))
