@@ -107,7 +107,7 @@ def test_a_schedule_that_gives_nonsense_is_named() -> None:
     optimizer = LPSGDM(params, p=lambda step: 4.0 - step)
     run(optimizer, params, gradients(3))
     with pytest.raises(
-        ValueError, match=r"the p schedule .*lambda.* gave p=1.0 at step 3; allowed is"
+        ValueError, match=r"the p schedule .*lambda.* gave p=1.0 at step 3; p must be"
     ):
         run(optimizer, params, gradients(1))
     with pytest.raises(ValueError, match=r"gave p='x' at step 0"):
@@ -232,7 +232,7 @@ def test_a_failed_step_of_a_pscheduler_changes_nothing() -> None:
     groups = [{"params": start()[:1]}, {"params": start()[1:]}]
     optimizer = LPSGDM(groups)
     scheduler = PScheduler(optimizer, [ConstantP(4), lambda count: 3.0 if count < 1 else None])
-    with pytest.raises(ValueError, match="lambda.* gave p=None at step 1; allowed is a number"):
+    with pytest.raises(ValueError, match="lambda.* gave p=None at step 1; p must be a number"):
         scheduler.step()
     assert (scheduler.last_epoch, scheduler.get_last_p()) == (0, [4.0, 3.0])
     assert [group["p"] for group in optimizer.param_groups] == [4.0, 3.0]

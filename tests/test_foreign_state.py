@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from lpsgd.peers.decoupled import SGDW
 from torch.optim import Optimizer
 
 from lpsgd import LPSGD, LPSGDM, CosineP
 from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
-from lpsgd.peers.decoupled import SGDW
 from lpsgd.transform import LpGradient
-from tests.problems import gradients, run, start
+from tests.optimizer_problem import gradients, run, start
 
 Params = list[torch.Tensor]
 

@@ -238,7 +238,7 @@ def test_p_scheduler_refuses_what_it_cannot_do() -> None:
         PScheduler(LPSGDM([parameter()]), [ConstantP(4), ConstantP(4)])
     with pytest.raises(ValueError, match="schedule must be a callable count -> p, got 6.0"):
         PScheduler(LPSGDM([parameter()]), 6.0)
-    with pytest.raises(ValueError, match="gave p=1.0 at step 0; allowed is a number from 2"):
+    with pytest.raises(ValueError, match="gave p=1.0 at step 0; p must be a number from 2"):
         PScheduler(LPSGDM([parameter()]), lambda count: 1.0)
 
 

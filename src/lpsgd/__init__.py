@@ -14,6 +14,7 @@ from lpsgd._lazy import lazily
 
 if TYPE_CHECKING:
     from lpsgd.groups import param_groups as param_groups
+    from lpsgd.muon import LPMuon as LPMuon
     from lpsgd.optimizer import LPSGD as LPSGD
     from lpsgd.optimizer import LPSGDM as LPSGDM
     from lpsgd.schedule import ConstantP as ConstantP
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Names are loaded on first use, so that the command line shows its help without loading torch.
 _HOMES = {
+    "LPMuon": "muon",
     "LPSGD": "optimizer",
     "LPSGDM": "optimizer",
     "CosineP": "schedule",
@@ -39,6 +41,7 @@ __all__ = [
     "LPSGDM",
     "ConstantP",
     "CosineP",
+    "LPMuon",
     "LinearAlpha",
     "LinearP",
     "PScheduler",

@@ -102,6 +102,10 @@ class LpOptimizer(Optimizer):
         """Move ``params`` and ``buffers`` by one step; ``step`` counts the steps before it."""
         raise TypeError(f"{type(self).__name__} has no update rule")
 
+    def _exponent_at(self, schedule: PFunction, count: int) -> float:
+        """The value that a schedule gives, checked to be a p of this rule."""
+        return exponent_at(schedule, count)
+
     # --- settings -----------------------------------------------------------------------------
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -158,7 +162,7 @@ class LpOptimizer(Optimizer):
         """Set p to the value that the next step will use."""
         schedule = group["p_schedule"]
         if schedule is not None:
-            group["p"] = exponent_at(schedule, self._count_of(group))
+            group["p"] = self._exponent_at(schedule, self._count_of(group))
         if group.get("capturable") and not isinstance(group["p"], Tensor):
             device = group["params"][0].device if group["params"] else torch.device("cpu")
             if device.type != "meta":  # where the number would be lost; the first step asks again
@@ -284,10 +288,10 @@ class LpOptimizer(Optimizer):
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
             p: Exponent = group["p"]
-            checks.exponent_or_schedule("p", p)
+            self._checks["p"]("p", p)
             return p
         count = int(step)
-        group["p"] = exponent_at(schedule, count)
+        group["p"] = self._exponent_at(schedule, count)
         self._warn_past_end(schedule, count)
         return float(group["p"])
 

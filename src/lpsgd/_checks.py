@@ -52,6 +52,18 @@ def check_exponent(name: str, value: object) -> None:
         _fail(name, value, "a number from 2 to inf")
 
 
+def check_matrix_exponent(name: str, value: object) -> None:
+    """``value`` is an exponent of singular values: from 2 to inf, or past infinity, below 0."""
+    if not (_is_number(value) and (value >= 2 or -math.inf < value < 0)):  # type: ignore[operator]
+        _fail(name, value, "a number from 2 to inf, or below 0 (past infinity)")
+
+
+def power(name: str, value: object) -> None:
+    """``value`` is alpha = 1/(p-1) of a matrix rule: above -1 and at most 1."""
+    if not (_is_number(value) and -1 < value <= 1):  # type: ignore[operator]
+        _fail(name, value, "a number above -1 and at most 1")
+
+
 def non_negative(name: str, value: object) -> None:
     """``value`` is a finite number >= 0."""
     if not (_is_number(value) and 0 <= value < math.inf):  # type: ignore[operator]
@@ -127,17 +139,27 @@ def one_of(*allowed: object) -> Check:
     return check
 
 
-def exponent_or_schedule(name: str, value: object) -> None:
-    """``value`` is a p: a number from 2 to inf, a 0-d tensor, or a schedule ``step -> p``."""
-    if isinstance(value, Tensor):
-        if not _is_scalar_tensor(value) or value.dim() != 0:
-            _fail(name, value, "a number from 2 to inf, a real 0-d tensor, or a schedule step -> p")
-        if value.device.type == "cpu":
-            check_exponent(name, value.item())
-    elif not callable(value):
-        if not _is_number(value):
-            _fail(name, value, "a number from 2 to inf, a real 0-d tensor, or a schedule step -> p")
-        check_exponent(name, value)
+def _or_schedule(check: Check, allowed: str) -> Check:
+    """A check of a p that may also be a 0-d tensor or a schedule."""
+
+    def check_all(name: str, value: object) -> None:
+        if isinstance(value, Tensor):
+            if not _is_scalar_tensor(value) or value.dim() != 0:
+                _fail(name, value, f"{allowed}, a real 0-d tensor, or a schedule step -> p")
+            if value.device.type == "cpu":
+                check(name, value.item())
+        elif not callable(value):
+            if not _is_number(value):
+                _fail(name, value, f"{allowed}, a real 0-d tensor, or a schedule step -> p")
+            check(name, value)
+
+    return check_all
+
+
+exponent_or_schedule = _or_schedule(check_exponent, "a number from 2 to inf")
+matrix_exponent_or_schedule = _or_schedule(
+    check_matrix_exponent, "a number from 2 to inf, or below 0 (past infinity)"
+)
 
 
 def schedule_or_none(name: str, value: object) -> None:

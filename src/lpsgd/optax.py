@@ -1,4 +1,4 @@
-r"""LPSGD and LPSGDM for JAX, as `optax <https://optax.readthedocs.io>`_ transformations.
+r"""LPSGD, LPSGDM and LPMuon for JAX, as `optax <https://optax.readthedocs.io>`_ transformations.
 
 The rule is the one of :mod:`lpsgd.optimizer`, with x = g (Algorithm 1) or x = m (Algorithm 2):
 
@@ -31,7 +31,9 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
-__all__ = ["ScaleByLpState", "lpsgd", "lpsgdm", "scale_by_lp"]
+from lpsgd._optax_muon import LPMuonState, lpmuon
+
+__all__ = ["LPMuonState", "ScaleByLpState", "lpmuon", "lpsgd", "lpsgdm", "scale_by_lp"]
 
 Scalar: TypeAlias = "float | jax.Array"
 ScalarOrSchedule: TypeAlias = "Scalar | Callable[[Any], Any]"

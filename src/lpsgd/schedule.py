@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import torch
 from torch import Tensor
 
-from lpsgd._checks import check_at_least, check_exponent, check_positive_int, plain
+from lpsgd._checks import check_at_least, check_exponent, check_positive_int, plain, power
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -232,20 +232,41 @@ class LinearP(_Annealed):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class LinearAlpha(_Span):
-    r"""alpha = 1/(p-1) rises from 0 (sign descent) to 1 (gradient descent):
-    :math:`\alpha_t = \min(t/T, 1)` at step t = 0, 1, ... of T, so :math:`p_t = 1 + 1/\alpha_t`.
+    r"""alpha = 1/(p-1) moves in equal steps, by default from 0 (sign) to 1 (gradient descent):
+    :math:`\alpha_t = \alpha_0 + (\alpha_1 - \alpha_0) \min(t/T, 1)` at step t = 0, 1, ... of T, so
+    :math:`p_t = 1 + 1/\alpha_t`.
 
-    This is the schedule of the gradual method (GSGD) in the paper's Remark 1, whose iterations
-    count from 1 (:math:`(t-1)/T` there).
+    The default is the schedule of the gradual method (GSGD) in the paper's Remark 1, whose
+    iterations count from 1 (:math:`(t-1)/T` there). A negative alpha is an exponent past infinity,
+    p < 0, which :class:`~lpsgd.LPMuon` takes.
 
     >>> p = LinearAlpha(total_steps=4)
     >>> [p(step) for step in (0, 1, 2, 4, 9)]
     [inf, 5.0, 3.0, 2.0, 2.0]
+    >>> [LinearAlpha(-0.5, 0.5, total_steps=2)(step) for step in range(3)]
+    [-1.0, inf, 3.0]
     """
+
+    alpha_start: float = field(default=0.0, kw_only=False)
+    alpha_end: float = field(default=1.0, kw_only=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        power("alpha_start", self.alpha_start)
+        power("alpha_end", self.alpha_end)
+        _make_floats(self, "alpha_start", "alpha_end")
 
     def _value(self, step: Any, ops: _Ops) -> Any:
         stage, stages = self._stage(step)
-        return 1 + ops.reciprocal(ops.clamp(stage / stages, 1.0))
+        progress = ops.clamp(stage / stages, 1.0)
+        return 1 + ops.reciprocal(self.alpha_start + (self.alpha_end - self.alpha_start) * progress)
+
+    def describe(self) -> dict[str, Any]:
+        """Name and numbers; without the two that files of version 0.1 do not have, if default."""
+        found = super().describe()
+        if (self.alpha_start, self.alpha_end) == (0.0, 1.0):
+            del found["alpha_start"], found["alpha_end"]
+        return found
 
 
 def describe_schedule(schedule: PFunction | None) -> dict[str, Any] | None:
@@ -263,16 +284,18 @@ def describe_text(description: dict[str, Any]) -> str:
     return f"{description['name']}({settings})"
 
 
-def exponent_at(schedule: PFunction, count: int) -> float:
-    """The schedule's value at ``count``; if it is no exponent, say who gave it."""
+def exponent_at(
+    schedule: PFunction, count: int, check: Callable[[str, object], None] = check_exponent
+) -> float:
+    """The schedule's value at ``count``; if ``check`` refuses it, say who gave it."""
     p = plain(schedule(count))
     if isinstance(p, Tensor) and p.numel() == 1:
         p = p.item()
-    if not (isinstance(p, int | float) and p >= 2):
+    try:
+        check("p", p)
+    except ValueError as error:
         text = describe_schedule(schedule)
-        raise ValueError(
-            f"the p schedule {text} gave p={p!r} at step {count}; allowed is a number from 2 to inf"
-        )
+        raise ValueError(f"the p schedule {text} gave p={p!r} at step {count}; {error}") from None
     return float(p)
 
 

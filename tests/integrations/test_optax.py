@@ -18,7 +18,7 @@ import optax  # noqa: E402
 import torch  # noqa: E402
 
 import lpsgd.optax as lp  # noqa: E402
-from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha  # noqa: E402
+from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha, LPMuon  # noqa: E402
 from tests.optimizer_problem import arrays, gradients, largest_error, run, start  # noqa: E402
 
 STEPS = 50
@@ -220,3 +220,48 @@ def test_without_jax_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "lpsgd.optax needs the package 'jax': pip install 'lpsgd[optax]'" in done.stderr
+
+
+MATRICES = ((6, 9), (5,), (), (4, 3, 3, 3), (9, 6))
+
+
+@pytest.mark.parametrize("additions", [False, True])
+@pytest.mark.parametrize("p", [float("inf"), 4.0, "LinearAlpha"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_lpmuon_equals_torch(exact: bool, p: Any, additions: bool) -> None:
+    schedule = LinearAlpha(-0.3, 0.5, total_steps=STEPS) if p == "LinearAlpha" else p
+    settings: Any = {
+        "weight_decay": 0.1,
+        "cautious": additions,
+        "normalize_rows": additions,
+        "exact": exact,
+    }
+    params = start(torch.float64, MATRICES)
+    grads = gradients(STEPS, torch.float64, MATRICES)
+    run(LPMuon(params, lr=0.01, p=schedule, **settings), params, grads)
+    convert = lambda row: [jnp.asarray(t.detach().numpy()) for t in row]  # noqa: E731
+    with jax.enable_x64(True):
+        transformation = lp.lpmuon(0.01, p=schedule, output_axis=0, **settings)
+        problem = convert(start(torch.float64, MATRICES)), [*map(convert, grads)]
+        found = [np.asarray(x) for x in follow(transformation, *problem)]
+    assert largest_error(params, found) < 1e-8
+
+
+def test_lpmuon_takes_outputs_from_the_last_axis_and_leaves_marked_arrays_to_adamw() -> None:
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)))
+    first, last = (lp.lpmuon(0.1, output_axis=axis) for axis in (0, -1))
+    zeros = jnp.zeros_like(rows)
+    by_first, _ = first.update(rows, first.init(zeros), zeros)
+    by_last, _ = last.update(rows.T, last.init(zeros.T), zeros.T)
+    np.testing.assert_allclose(by_first, by_last.T, rtol=1e-6)
+    adamw = lp.lpmuon(0.1, matrices=[False])
+    moved, _ = adamw.update([rows], adamw.init([zeros]), [zeros])
+    np.testing.assert_allclose(moved[0], -0.1 * jnp.sign(rows), rtol=1e-5)
+
+
+def test_lpmuon_refuses_wrong_settings() -> None:
+    with pytest.raises(ValueError, match="p must be a number from 2 to inf, or below 0"):
+        lp.lpmuon(0.1, p=1.5)
+    with pytest.raises(ValueError, match="lpmuon needs the parameters"):
+        made = lp.lpmuon(0.1)
+        made.update([jnp.ones(2)], made.init([jnp.ones(2)]))
