@@ -321,7 +321,7 @@ def test_train_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--epochs", "0"], "epochs=0"),
         (["--data", "x"], "write key=value"),
         (["--dataset", "text", "--data", "path=5"], "cannot read the text 5: No such file"),
-        (["--dataset", "text", "--data", "path="], "cannot read the text .: Is a directory"),
+        (["--dataset", "text", "--data", "path="], "--data: cannot read 'path=': write key=value"),
         (["--dataset", "cifar10", "--data", "check=maybe"], "check is 'maybe'; allowed: true"),
         (["--recipe", "absent.toml"], "No such file"),
     ],
