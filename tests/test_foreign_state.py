@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from lpsgd.peers.decoupled import SGDW
+from lpsgd.peers.sgdw import SGDW
 from torch.optim import Optimizer
 
 from lpsgd import LPSGD, LPSGDM, CosineP
