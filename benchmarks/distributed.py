@@ -26,8 +26,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lpsgd import LPSGDM
-from lpsgd.lab.training import distributed, strategies
 from lpsgd.lab.training.options import STRATEGIES
+from lpsgd.lab.training.parallel import strategies
+from lpsgd.lab.training.parallel import world as distributed
 
 PEER = "AdamW"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

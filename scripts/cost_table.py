@@ -21,7 +21,7 @@ from lpsgd.lab.paper.estimate import estimate, time_one
 from lpsgd.lab.paper.protocol import Setup, all_tasks
 from lpsgd.lab.paper.scales import get_scale, model_names
 from lpsgd.lab.paper.targets import TARGETS, Target
-from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.disk.files import write_text
 
 DOCS = Path(__file__).parent.parent / "docs"
 BEGIN, END = "<!-- costs: python scripts/cost_table.py -->\n", "<!-- end of costs -->"

@@ -23,7 +23,7 @@ from lpsgd.lab.search.proposals import Search, count_trials
 from lpsgd.lab.search.run import Sweep, carry_through
 from lpsgd.lab.search.space import parse_space
 from lpsgd.lab.search.storage import StorageUrl
-from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.disk.jsonio import write_json
 from lpsgd.lab.training.options import RunOptions
 
 DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from lpsgd.peers.sgdw import SGDW
 from torch.optim import Optimizer
 
 from lpsgd import LPSGD, LPSGDM, CosineP
 from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
+from lpsgd.peers.sgdw import SGDW
 from lpsgd.transform import LpGradient
 from tests.optimizer_problem import gradients, run, start
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.disk.jsonio import encode
 
 ENVIRONMENT = {"python": "3.11.7", "torch": "2.13.0", "cpu": "A processor", "threads": 1}
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import encode, explain
-from lpsgd.lab.store.tomlio import read_toml
+from lpsgd.lab.store.disk.jsonio import encode, explain
+from lpsgd.lab.store.disk.tomlio import read_toml
 
 
 class Recipe(BaseModel):

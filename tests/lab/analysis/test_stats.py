@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lpsgd.lab import formatting as numbers
 from lpsgd.lab.analysis import stats
 from lpsgd.lab.report import comparison_page, document_page
-from lpsgd.lab.store import jsonio as strict
+from lpsgd.lab.store.disk import jsonio as strict
 
 VALUES = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=12)
 

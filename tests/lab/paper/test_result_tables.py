@@ -15,7 +15,7 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write_document
 from lpsgd.lab.store.config import RunConfig
-from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.disk.jsonio import write_json
 from lpsgd.lab.store.result import RunResult, write_result
 from tests.lab.made_up_runs import history
 

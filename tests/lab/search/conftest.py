@@ -81,7 +81,7 @@ def postgres() -> Iterator[Server]:
 @pytest.fixture
 def fake(fake_trials: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make trials up and draw no figures, which takes longest; returns the log of the trials."""
-    monkeypatch.setattr("lpsgd.lab.search.report.all_figures", lambda outcome: [])
+    monkeypatch.setattr("lpsgd.lab.search.report.page.all_figures", lambda outcome: [])
     return fake_trials
 
 

@@ -22,7 +22,7 @@ import optuna
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.storage import StorageUrl, open_storage
 from lpsgd.lab.store.config import RunConfig
-from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.disk.jsonio import write_json
 from lpsgd.lab.store.metrics_file import MetricsRow
 from lpsgd.lab.store.result import RunResult
 from lpsgd.lab.store.run_folder import open_run
@@ -106,8 +106,8 @@ def studies(url: str) -> list[optuna.Study]:
 def main(arguments: list[str]) -> int:
     """The command line with made-up trials and without figures."""
     from lpsgd.lab.cli import app as cli
-    from lpsgd.lab.search import report
     from lpsgd.lab.search import run as work
+    from lpsgd.lab.search.report import page as report
 
     work.run_tasks = run_tasks
     report.all_figures = lambda outcome: []

@@ -13,10 +13,10 @@ from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.recipe import read_recipe_file
 from lpsgd.lab.report.document import Picture
 from lpsgd.lab.search.definition import Sweep
-from lpsgd.lab.search.figures import all_figures
-from lpsgd.lab.search.importance import importances
 from lpsgd.lab.search.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
 from lpsgd.lab.search.proposals import WORST, Ended, Score, Search
+from lpsgd.lab.search.report.figures import all_figures
+from lpsgd.lab.search.report.importance import importances
 from lpsgd.lab.search.scores import read_score
 from lpsgd.lab.search.space_file import parse_space
 from lpsgd.lab.search.winners import write_winners

@@ -9,12 +9,12 @@ import sys
 import threading
 from pathlib import Path
 
-from lpsgd.lab.store import lock
+from lpsgd.lab.store.disk import lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from lpsgd.lab.store import lock
+from lpsgd.lab.store.disk import lock
 with lock.holding(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

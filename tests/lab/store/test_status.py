@@ -22,8 +22,8 @@ from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.progress import RunProgress, time_left
 from lpsgd.lab.plan import Task, plan_comparison
+from lpsgd.lab.store.disk.lock import is_held
 from lpsgd.lab.store.heartbeat import write_heartbeat
-from lpsgd.lab.store.lock import is_held
 from lpsgd.lab.store.manifest import write_comparison, write_plan
 from lpsgd.lab.store.result import write_error
 from lpsgd.lab.store.run_folder import open_run

@@ -14,9 +14,9 @@ from torch import nn
 
 from lpsgd.lab import models
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.distributed import World
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
+from lpsgd.lab.training.parallel.world import World
 from tests.lab.small_runs import small_recipe
 
 # Each batch can be shared evenly by 2 and by 3; the last batch of the test images has one image,

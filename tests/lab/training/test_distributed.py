@@ -12,10 +12,10 @@ import torch
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.distributed import World
 from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import STRATEGIES, RunOptions
+from lpsgd.lab.training.parallel.world import World
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import registry
 from tests.lab.small_runs import CPU, StopAfter, load, metrics, read, small_recipe
@@ -249,7 +249,7 @@ def test_damage_to_any_file_of_a_checkpoint_is_seen(
 def test_an_index_that_would_run_code_is_refused(two: Any, tmp_path: Path) -> None:
     import pickle
 
-    from lpsgd.lab.training import sharded_checkpoint as dcp
+    from lpsgd.lab.training.parallel import checkpoint as dcp
 
     (checkpoint,) = (two[0] / "stopped/ddp/checkpoints").iterdir()
     copy = tmp_path / "copy.dcp"

@@ -284,7 +284,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_image_workers_that_outlive_a_killed_run_do_not_hold_its_folder(tmp_path: Path) -> None:
-    from lpsgd.lab.store.lock import is_held
+    from lpsgd.lab.store.disk.lock import is_held
     from lpsgd.lab.store.run_folder import open_run
 
     context = multiprocessing.get_context("fork")  # as torch starts them

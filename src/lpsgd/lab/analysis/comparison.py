@@ -13,7 +13,7 @@ from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.formatting import fixed
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.disk.jsonio import encode
 from lpsgd.lab.store.run_record import Comparison, RunRecord
 
 

@@ -29,7 +29,7 @@ def optimizers(
     """
     from lpsgd.lab.defaults import searched
     from lpsgd.lab.errors import UserError
-    from lpsgd.lab.store.jsonio import encode
+    from lpsgd.lab.store.disk.jsonio import encode
     from lpsgd.peers import registry
 
     try:

@@ -61,7 +61,7 @@ def show_report(
     from lpsgd.lab.analysis.comparison import analyse
     from lpsgd.lab.report.comparison_page import write_comparison_page
     from lpsgd.lab.report.terminal import print_analysis
-    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.store.run_record import load_comparison
 
     analysis = analyse(load_comparison(folder), reference)

@@ -122,7 +122,7 @@ def _make(
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.report.document import write_document
     from lpsgd.lab.report.document_page import write_document_page
-    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.store.manifest import write_plan
 
     for plan in plans:  # before any is made, so that `lpsgd status` knows what is to come

@@ -110,7 +110,7 @@ def _write(
     from lpsgd.lab.spectra import figures
     from lpsgd.lab.spectra.measure import summary_line
     from lpsgd.lab.spectra.tables import statistics_rows, write_tables
-    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.disk.files import writing
 
     drawn = {"density": figures.density_figure(subject)}
     if len(records) > 1:

@@ -42,7 +42,7 @@ def status(
     from rich.console import Console
 
     from lpsgd.lab.execution.progress import time_left
-    from lpsgd.lab.store.jsonio import encode
+    from lpsgd.lab.store.disk.jsonio import encode
     from lpsgd.lab.store.status import read_status
 
     if as_json:

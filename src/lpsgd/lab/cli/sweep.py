@@ -104,12 +104,12 @@ def sweep(
     from lpsgd.lab.search.definition import Sweep
     from lpsgd.lab.search.outcome import conclude
     from lpsgd.lab.search.proposals import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
-    from lpsgd.lab.search.report import write_report
+    from lpsgd.lab.search.report.page import write_report
     from lpsgd.lab.search.run import run_search
     from lpsgd.lab.search.space_file import read_space
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.search.winners import write_winners
-    from lpsgd.lab.store.files import writing
+    from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.training.options import RunOptions
 
     _check("--sampler", sampler, SAMPLERS)
@@ -187,7 +187,7 @@ def _rehearse(recipe: Recipe, root: Path | None) -> int:
 def _show(outcome: Outcome, page: Path) -> None:
     from rich.console import Console
 
-    from lpsgd.lab.search.table import render_winners
+    from lpsgd.lab.search.report.terminal import render_winners
 
     render_winners(outcome, Console(highlight=False))
     print(f"\nThe page with the figures: {page}")

@@ -22,7 +22,7 @@ from lpsgd.lab.cli.options import (
 )
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.disk.jsonio import encode
 
 
 @with_recipe_options()
@@ -70,10 +70,10 @@ def train(
     """
     from lpsgd.lab.execution.live_run import RunDisplay
     from lpsgd.lab.plan import default_folder, resolve
-    from lpsgd.lab.training.distributed import joined, launched
     from lpsgd.lab.training.interrupt import stop_on_signals
     from lpsgd.lab.training.loop import train as run_training
     from lpsgd.lab.training.options import RunOptions
+    from lpsgd.lab.training.parallel.world import joined, launched
 
     if curvature is not None:
         parse_options(curvature)  # a mistake is told before anything is loaded

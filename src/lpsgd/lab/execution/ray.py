@@ -30,14 +30,14 @@ from lpsgd.lab.events import (
 from lpsgd.lab.execution.executor import RETRIES, ExecutorChoice, TaskListener
 from lpsgd.lab.execution.job import JobSpec, run_job
 from lpsgd.lab.execution.ray_cluster import check_room, connect, needs
-from lpsgd.lab.store.files import writing
+from lpsgd.lab.store.disk.files import writing
+from lpsgd.lab.store.disk.lock import is_held
 from lpsgd.lab.store.heartbeat import (
     HEARTBEAT_TIMEOUT,
     heartbeat_host,
     remove_heartbeat,
     write_heartbeat,
 )
-from lpsgd.lab.store.lock import is_held
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task

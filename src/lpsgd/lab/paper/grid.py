@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.report.document import Attachment, Cell, Document, Table, text
-from lpsgd.lab.store.files import write_text
-from lpsgd.lab.store.tomlio import package_toml, toml_lines
+from lpsgd.lab.store.disk.files import write_text
+from lpsgd.lab.store.disk.tomlio import package_toml, toml_lines
 
 Space: TypeAlias = "dict[str, dict[str, list[Any]]]"
 

@@ -13,7 +13,7 @@ from lpsgd.lab.formatting import plain
 from lpsgd.lab.report.charts import chart_data
 from lpsgd.lab.report.template import render_page
 from lpsgd.lab.report.words import counts, interval, method, subtitle, title
-from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.disk.files import write_text
 
 
 def write_comparison_page(analysis: Analysis, path: Path | str) -> None:

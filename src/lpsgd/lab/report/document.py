@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from lpsgd.lab.formatting import cell_text
-from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.disk.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from lpsgd.lab.report.document import Document, Picture, is_number
 from lpsgd.lab.report.template import render_page
-from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.disk.files import write_text
 
 _SHORT = 24  # characters of a cell that is not broken into lines
 

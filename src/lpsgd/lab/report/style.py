@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lpsgd.lab.store.files import write_bytes
+from lpsgd.lab.store.disk.files import write_bytes
 
 COLUMN, TEXT = 3.5, 7.2  # inches: one column of a paper, both columns
 INK, MUTED, GRID = "#1b1f24", "#6b7480", "#e4e7eb"

@@ -16,8 +16,8 @@ from lpsgd.lab.search.proposals import Search, TrialRequest
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.search.trials import folder_name
-from lpsgd.lab.store.files import writing
-from lpsgd.lab.store.jsonio import read_json, write_json
+from lpsgd.lab.store.disk.files import writing
+from lpsgd.lab.store.disk.jsonio import read_json, write_json
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe

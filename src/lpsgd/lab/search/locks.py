@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.search.storage import StorageUrl
-from lpsgd.lab.store import lock
+from lpsgd.lab.store.disk import lock
 
 # A machine that vanishes from the network keeps its locks for this long, instead of hours.
 _KEEPALIVE = {"idle": 60, "interval": 10, "count": 3}

@@ -12,7 +12,7 @@ from lpsgd.lab.search.definition import Sweep
 from lpsgd.lab.search.proposals import Ended
 from lpsgd.lab.search.space import Competitor, Range
 from lpsgd.lab.search.trials import folder_name
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.disk.jsonio import encode
 
 GOOD = 1.0  # percentage points below the best that still count as good
 _MOST_EXACT = 12  # with more learning rates than this, neighbours are taken together

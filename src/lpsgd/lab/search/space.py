@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import encode
+from lpsgd.lab.store.disk.jsonio import encode
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

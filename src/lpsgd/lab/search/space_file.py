@@ -34,7 +34,7 @@ from lpsgd.lab.search.space import (
     Range,
     SearchedSetting,
 )
-from lpsgd.lab.store.tomlio import read_toml
+from lpsgd.lab.store.disk.tomlio import read_toml
 from lpsgd.peers import factory, grammar
 
 PAPER_SPACE = "paper"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.search.outcome import Outcome, Winner
-from lpsgd.lab.store.files import write_text
-from lpsgd.lab.store.tomlio import toml_lines
+from lpsgd.lab.store.disk.files import write_text
+from lpsgd.lab.store.disk.tomlio import toml_lines
 
 # A comparison trains on all of the training set, with seeds of its own.
 _LEFT_OUT = ("settings", "seed", "val_size", "closure", "create_graph")

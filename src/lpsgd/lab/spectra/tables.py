@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum
-from lpsgd.lab.store.files import write_text
-from lpsgd.lab.store.jsonio import write_json
+from lpsgd.lab.store.disk.files import write_text
+from lpsgd.lab.store.disk.jsonio import write_json
 
 
 def write_tables(records: Sequence[CurvatureRecord], folder: Path) -> list[Path]:

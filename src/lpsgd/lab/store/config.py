@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe, to_json
-from lpsgd.lab.store.jsonio import read_model, read_object
+from lpsgd.lab.store.disk.jsonio import read_model, read_object
 
 
 class OptimizerConfig(BaseModel):

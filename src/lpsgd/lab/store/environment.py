@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import read_model, write_json
+from lpsgd.lab.store.disk.jsonio import read_model, write_json
 
 _FILE = "environment.json"
 _PACKAGES = ("lpsgd", "torch", "numpy", "scipy", "scikit-learn", "pillow", "pytorch_optimizer")

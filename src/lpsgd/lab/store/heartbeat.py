@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from lpsgd.lab.store.lock import is_held
+from lpsgd.lab.store.disk.lock import is_held
 
 # A heartbeat that was not renewed for this long is of a machine that was lost.
 HEARTBEAT_TIMEOUT = 90.0

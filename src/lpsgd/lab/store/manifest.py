@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from lpsgd.lab.store.command_line import command_line
-from lpsgd.lab.store.files import writing
-from lpsgd.lab.store.jsonio import read_model, write_json
+from lpsgd.lab.store.disk.files import writing
+from lpsgd.lab.store.disk.jsonio import read_model, write_json
 
 if TYPE_CHECKING:
     from lpsgd.lab.plan import Task

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.files import writing
-from lpsgd.lab.store.jsonio import json_line, number, read_lines
+from lpsgd.lab.store.disk.files import writing
+from lpsgd.lab.store.disk.jsonio import json_line, number, read_lines
 
 
 @dataclass(frozen=True, kw_only=True)

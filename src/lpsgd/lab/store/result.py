@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.jsonio import read_json, read_object, write_json
+from lpsgd.lab.store.disk.jsonio import read_json, read_object, write_json
 
 _FILE = "result.json"
 ERROR_FILE = "error.json"

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe, make_recipe, to_json
-from lpsgd.lab.store import lock
 from lpsgd.lab.store.config import RunConfig
+from lpsgd.lab.store.disk import lock
+from lpsgd.lab.store.disk.files import writing
+from lpsgd.lab.store.disk.jsonio import read_json, write_json
 from lpsgd.lab.store.environment import Environment, write_environment
-from lpsgd.lab.store.files import writing
-from lpsgd.lab.store.jsonio import read_json, write_json
 from lpsgd.lab.store.metrics_file import MetricsFile
 from lpsgd.lab.store.result import ERROR_FILE, RunResult, read_result, write_result
 

@@ -11,9 +11,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from lpsgd._dtensor import local_part
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training import strategies
-from lpsgd.lab.training.distributed import World
 from lpsgd.lab.training.numerics import seed_all
+from lpsgd.lab.training.parallel import strategies
+from lpsgd.lab.training.parallel.world import World
 from lpsgd.peers import factory
 
 if TYPE_CHECKING:

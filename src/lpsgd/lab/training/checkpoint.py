@@ -4,7 +4,7 @@ A file's name holds the digest of its bytes, so name and content appear together
 last two are kept; a damaged one is passed over for the one before it. They load with
 ``weights_only=True``: nothing in them can run code.
 
-One process writes a file, several write a folder (`lpsgd.lab.training.sharded_checkpoint`); either
+One process writes a file, several write a folder (`lpsgd.lab.training.parallel.checkpoint`); either
 can be read by any number of processes.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.store.files import write_bytes
-from lpsgd.lab.training.distributed import ALONE, World
+from lpsgd.lab.store.disk.files import write_bytes
+from lpsgd.lab.training.parallel.world import ALONE, World
 
 KEEP = 2
 SUFFIX = ".dcp"  # of the folders that several processes write
@@ -44,9 +44,8 @@ class CheckpointStore:
         """Write ``state`` as the checkpoint of ``step``; remove what is older than the last two."""
         stem = f"step-{step:09d}"
         if self._world.together:
-            from lpsgd.lab.training import (
-                sharded_checkpoint as dcp,  # slow to import, and seldom needed
-            )
+            # slow to import, and seldom needed
+            from lpsgd.lab.training.parallel import checkpoint as dcp
 
             tensors, rest = dcp.split(state)
             path = dcp.write(self.folder, stem, tensors, self._bytes(rest), self._world)
@@ -106,7 +105,7 @@ class CheckpointStore:
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """Return the state in one checkpoint, or None if it is not what was written."""
     if path.suffix == SUFFIX:
-        from lpsgd.lab.training import sharded_checkpoint as dcp
+        from lpsgd.lab.training.parallel import checkpoint as dcp
 
         return dcp.read(path)
     try:

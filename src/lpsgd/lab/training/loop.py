@@ -17,19 +17,19 @@ import torch
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
 from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.environment import describe_environment
-from lpsgd.lab.store.files import writing
 from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow
 from lpsgd.lab.store.result import RunResult
 from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.checkpoint import CheckpointStore
 from lpsgd.lab.training.data import image_workers_watched, load_data
-from lpsgd.lab.training.distributed import ALONE, World
 from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.numerics import numerics
 from lpsgd.lab.training.options import RunOptions, check_options
+from lpsgd.lab.training.parallel.world import ALONE, World
 from lpsgd.lab.training.tensorboard import TensorBoard
 from lpsgd.lab.training.trainer import Diverged, Trainer
 

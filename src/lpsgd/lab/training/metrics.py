@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from lpsgd.lab.training.strategies import unshard
+from lpsgd.lab.training.parallel.strategies import unshard
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
-    from lpsgd.lab.training.distributed import World
+    from lpsgd.lab.training.parallel.world import World
 
 STRATEGIES = ("ddp", "fsdp2")
 

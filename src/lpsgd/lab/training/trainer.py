@@ -19,9 +19,7 @@ from torch.nn.functional import cross_entropy
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training import strategies
 from lpsgd.lab.training.build import check_world, make_average, make_model, make_optimizer
-from lpsgd.lab.training.distributed import ALONE, World
 from lpsgd.lab.training.lr import lr_factor
 from lpsgd.lab.training.metrics import (
     Scores,
@@ -32,8 +30,10 @@ from lpsgd.lab.training.metrics import (
     update_rms,
 )
 from lpsgd.lab.training.numerics import rng_state, seed_all, set_rng_state
+from lpsgd.lab.training.parallel import strategies
+from lpsgd.lab.training.parallel.strategies import unshard
+from lpsgd.lab.training.parallel.world import ALONE, World
 from lpsgd.lab.training.precision import autocast, make_scaler
-from lpsgd.lab.training.strategies import unshard
 from lpsgd.peers import grammar
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from lpsgd.lab.data.catalogue import Entry, Layout, entry
 from lpsgd.lab.data.source.checksums import md5_of
 from lpsgd.lab.data.source.download import Report, download
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.store import lock
+from lpsgd.lab.store.disk import lock
 
 
 @dataclass(frozen=True)

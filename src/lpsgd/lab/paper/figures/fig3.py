@@ -22,7 +22,7 @@ from lpsgd.lab.report.style import (
     label_panels,
 )
 from lpsgd.lab.report.template import render_page
-from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.disk.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,10 +26,10 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from lpsgd.lab.store.files import write_bytes
-from lpsgd.lab.store.jsonio import read_json, write_json
+from lpsgd.lab.store.disk.files import write_bytes
+from lpsgd.lab.store.disk.jsonio import read_json, write_json
 from lpsgd.lab.training.checkpoint import SUFFIX
-from lpsgd.lab.training.distributed import World
+from lpsgd.lab.training.parallel.world import World
 
 _LIST, _REST = "files.json", "rest.pt"
 _SPREAD = ("model", "optimizer", "ema")  # what of a trainer's state DCP writes

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.files import write_text
+from lpsgd.lab.store.disk.files import write_text
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -23,8 +23,8 @@ from lpsgd.lab.report.style import (
     canvas,
     series_styles,
 )
-from lpsgd.lab.search.importance import importances
 from lpsgd.lab.search.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
+from lpsgd.lab.search.report.importance import importances
 from lpsgd.lab.search.space import Competitor
 
 _SHOWN = 25.0  # percentage points below the best that the axes reach

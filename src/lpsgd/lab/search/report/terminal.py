@@ -7,7 +7,7 @@ from rich.table import Table
 
 from lpsgd.lab.formatting import MISSING, fixed
 from lpsgd.lab.search.outcome import GOOD, Outcome, pruned_text
-from lpsgd.lab.search.report import edge_text, no_winner_text, settings_text
+from lpsgd.lab.search.report.page import edge_text, no_winner_text, settings_text
 
 
 def render_winners(outcome: Outcome, console: Console) -> None:

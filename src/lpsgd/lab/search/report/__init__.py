@@ -1,0 +1,1 @@
+"""What a search found: winners, figures and the page."""

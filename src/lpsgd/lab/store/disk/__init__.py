@@ -1,0 +1,1 @@
+"""Files, JSON, TOML and locks: each read and written in one way."""
