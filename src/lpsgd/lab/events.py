@@ -44,7 +44,7 @@ class EpochEvent(_Event):
 
 
 class WarningEvent(_Event):
-    """Something that the user should know; the run goes on."""
+    """Something that the user should know; training continues."""
 
     kind: Literal["warning"] = "warning"
     text: str
