@@ -14,8 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from lpsgd.curvature.batches import Batch, collect
-from lpsgd.curvature.graphs import Loss
-from lpsgd.curvature.risk import Kind, Point, Risk
+from lpsgd.curvature.risk import Kind, Loss, Point, Risk
 from lpsgd.curvature.state import BatchNormMode, plain_modes
 
 if TYPE_CHECKING:

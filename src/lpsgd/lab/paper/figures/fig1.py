@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lpsgd.curvature.records import FILE_NAME
+from lpsgd.curvature.monitor import FILE_NAME
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper.protocol import (
     RunGroup,
