@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.paper.scales import Scale, StandIn
+from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
@@ -47,18 +47,6 @@ class RunGroup:
     runs: Sequence[RunRecord] = ()
 
 
-def stand_in(dataset: str, setup: Setup) -> StandIn:
-    """What the scale and the choices put in the place of one of the paper's data sets."""
-    return setup.scale.stand_ins[dataset]
-
-
-def epochs_of(dataset: str, setup: Setup) -> int:
-    """The epochs of a run."""
-    if dataset == "imagenet1k":
-        return max(1, round(_scaled(setup.choices["imagenet-epochs"], dataset, setup)))
-    return stand_in(dataset, setup).epochs
-
-
 def scaled_epoch(epoch: int, dataset: str, setup: Setup) -> int:
     """The epoch of a run that corresponds to an epoch of the paper (50 of 200 is 5 of 20)."""
     return max(1, round(_scaled(epoch, dataset, setup)))
@@ -66,19 +54,18 @@ def scaled_epoch(epoch: int, dataset: str, setup: Setup) -> int:
 
 def _scaled(epochs: float, dataset: str, setup: Setup) -> float:
     """A number of the paper's epochs at the scale's; at paper scale the same."""
-    return epochs * stand_in(dataset, setup).epochs / tables.checkpoints(dataset)[-1]
-
-
-def _measured_epochs(dataset: str, setup: Setup) -> int:
-    """The largest spacing of measurements that meets every checkpoint of a data set's table."""
-    return math.gcd(*(scaled_epoch(e, dataset, setup) for e in tables.checkpoints(dataset)))
+    return epochs * setup.scale.stand_ins[dataset].epochs / tables.checkpoints(dataset)[-1]
 
 
 def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
     """The run of one row of Tables 4 to 6; ``settings`` replace those of the optimizer."""
-    place, choices = stand_in(row.dataset, setup), setup.choices
+    place, choices = setup.scale.stand_ins[row.dataset], setup.choices
     values = tables.recipe_values(row)
-    epochs = epochs_of(row.dataset, setup)
+    checkpoints = [scaled_epoch(e, row.dataset, setup) for e in tables.checkpoints(row.dataset)]
+    epochs = checkpoints[-1]
+    if row.dataset == "imagenet1k":
+        epochs = scaled_epoch(choices["imagenet-epochs"], row.dataset, setup)
+    plain_vgg = values["model"] == "vgg11" and choices["vgg"] == "plain"
     batch = setup.scale.batch_size or values["batch_size"] * choices["gpus"]
     warmup = _scaled(choices["warmup"], row.dataset, setup)
     optimizer, chosen = _optimizer(values["optimizer"], {**values["settings"], **settings}, setup)
@@ -88,7 +75,7 @@ def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
     return make_recipe(
         {
             **values,
-            "model": _model(values["model"], choices["vgg"]),
+            "model": "vgg11_plain" if plain_vgg else values["model"],
             "width": setup.scale.widths[row.model],
             "dataset": place.dataset,
             "data": dict(place.data),
@@ -102,16 +89,11 @@ def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
             "batch_size": batch,
             "warmup_epochs": min(warmup, float(epochs)),
             "lr_end": choices["lr-end"],
-            "train_eval_every": (
-                _measured_epochs(row.dataset, setup) if choices["train-nll"] == "whole" else 0
-            ),
+            # the largest spacing that meets every checkpoint of the table
+            "train_eval_every": math.gcd(*checkpoints) if choices["train-nll"] == "whole" else 0,
         },
         source="the paper's settings",
     )
-
-
-def _model(name: str, vgg: str) -> str:
-    return "vgg11_plain" if name == "vgg11" and vgg == "plain" else name
 
 
 def _optimizer(name: str, settings: dict[str, Any], setup: Setup) -> tuple[str, dict[str, Any]]:

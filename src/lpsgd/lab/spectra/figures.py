@@ -14,14 +14,14 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
-from lpsgd.lab.report.style import INK, MUTED, canvas, save_figure
+from lpsgd.lab.report.style import MUTED, canvas, save_figure
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum, Statistics
 
 __all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 
 Scale = Literal["linear", "asinh"]
 
-_INK, _MUTED, _BULK, _OUTLIER = INK, MUTED, "#2f6db3", "#c8372d"
+_BULK, _OUTLIER = "#2f6db3", "#c8372d"
 _WIDTH = 6.4  # inches: a text column
 # Width of the kernel in ridges, as a share of the axis; on an asinh axis the nodes stand wider.
 _BLUR = {"linear": 0.004, "asinh": 0.014}
@@ -39,14 +39,14 @@ def density_figure(record: CurvatureRecord) -> Figure:
         floor = single / 10
         axes.fill_between(grid, floor, np.maximum(height, floor), color=_BULK, alpha=0.25, lw=0)
         axes.plot(grid, np.maximum(height, floor), color=_BULK, lw=1.2)
-        axes.axhline(single, color=_MUTED, lw=0.7, ls=(0, (4, 3)))
+        axes.axhline(single, color=MUTED, lw=0.7, ls=(0, (4, 3)))
         axes.annotate(
             f"one eigenvalue of {density.dimension:,}",
             (1, single),
             xycoords=("axes fraction", "data"),
             ha="right",
             va="bottom",
-            color=_MUTED,
+            color=MUTED,
             fontsize=7.5,
             xytext=(0, 2),
             textcoords="offset points",
@@ -98,9 +98,9 @@ def layers_figure(record: CurvatureRecord, scale: Scale = "asinh") -> Figure:
         axes.set_yticks(range(len(names)), [name or "(model)" for name in names])
         counts = axes.secondary_yaxis("right")
         counts.set_yticks(range(len(names)), [f"{layers[name]['parameters']:,}" for name in names])
-        counts.tick_params(length=0, labelsize=7, labelcolor=_MUTED)
+        counts.tick_params(length=0, labelsize=7, labelcolor=MUTED)
         counts.spines[:].set_visible(False)
-        counts.set_ylabel("parameters", fontsize=7, color=_MUTED)
+        counts.set_ylabel("parameters", fontsize=7, color=MUTED)
         axes.set_title(f"Blocks of the {_matrix(record)} at epoch {record['epoch']}")
     return figure
 
@@ -135,7 +135,7 @@ def _ridges(axes: Axes, records: Sequence[Spectrum], scale: Scale, colors: Seque
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(backward(positions[0]), backward(positions[-1]))
     axes.set_ylim(-0.3, len(records) + 0.9)
-    axes.axvline(0, color=_MUTED, lw=0.6, zorder=0)
+    axes.axvline(0, color=MUTED, lw=0.6, zorder=0)
     axes.grid(axis="x", color="#e4e7eb", lw=0.6, zorder=0)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
@@ -180,8 +180,6 @@ def _linear_width(unit: float) -> float:
 def _transform(scale: Scale, unit: float) -> tuple[Any, Any]:
     if scale == "linear":
         return (lambda value: value), (lambda value: value)
-    if scale != "asinh":
-        raise ValueError(f"scale must be 'linear' or 'asinh', not {scale!r}")
     width = _linear_width(unit)
     return (lambda value: np.arcsinh(value / width)), (lambda value: width * np.sinh(value))
 

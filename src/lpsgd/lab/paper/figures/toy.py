@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lpsgd import LPSGD, ConstantP, CosineP
+from lpsgd.peers import SignSGD
 
 Array: TypeAlias = NDArray[np.float64]
 Point: TypeAlias = tuple[float, float]
@@ -28,17 +27,6 @@ class Quadratic:
     title: str
     curvature: Point
     minimum: Point = (1.0, 4.0)
-
-    @property
-    def anisotropy(self) -> float:
-        """λ₁/λ₂."""
-        return self.curvature[0] / self.curvature[1]
-
-    def with_anisotropy(self, ratio: float) -> Quadratic:
-        """The same geometric mean of the curvatures with λ₁/λ₂ = ``ratio``."""
-        mean = math.sqrt(self.curvature[0] * self.curvature[1])
-        root = math.sqrt(ratio)
-        return replace(self, curvature=(mean * root, mean / root))
 
     def loss(self, points: Array) -> Array:
         """f of points (..., 2)."""
@@ -74,35 +62,24 @@ METHODS = ("GD", "SignGD", "LPSGD, fixed p", "LPSGD, annealed p")
 def trajectory(method: str, quadratic: Quadratic, settings: Settings) -> Array:
     """The points (steps + 1, 2) that a method visits; fewer if it diverges."""
     theta = torch.tensor(settings.start, dtype=torch.float64)
-    step = _stepper(method, theta, settings)
+    optimizer = _optimizer(method, theta, settings)
     curvature = torch.tensor(quadratic.curvature, dtype=torch.float64)
     minimum = torch.tensor(quadratic.minimum, dtype=torch.float64)
     points = [theta.numpy().copy()]
     for _ in range(settings.steps):
-        step(curvature * (theta - minimum))
+        theta.grad = curvature * (theta - minimum)
+        optimizer.step()
         points.append(theta.numpy().copy())
         if not np.abs(points[-1]).max() < FAR:
             break
     return np.stack(points)
 
 
-def _stepper(method: str, theta: Tensor, settings: Settings) -> Callable[[Tensor], None]:
-    """A function that moves ``theta`` by one step, given the gradient."""
-    optimizer = None if method == "SignGD" else _optimizer(method, theta, settings)
-
-    def step(gradient: Tensor) -> None:
-        if optimizer is None:
-            theta.sub_(settings.lr_sign * gradient.sign())
-        else:
-            theta.grad = gradient
-            optimizer.step()
-
-    return step
-
-
 def _optimizer(method: str, theta: Tensor, settings: Settings) -> torch.optim.Optimizer:
     if method == "GD":
         return torch.optim.SGD([theta], lr=settings.lr_gd)
+    if method == "SignGD":
+        return SignSGD([theta], lr=settings.lr_sign)
     annealed = CosineP(settings.p_max, total_epochs=settings.steps, steps_per_epoch=1)
     p = {"LPSGD, fixed p": ConstantP(settings.p_max), "LPSGD, annealed p": annealed}[method]
     return LPSGD([theta], lr=settings.lr_lpsgd, p=p)
