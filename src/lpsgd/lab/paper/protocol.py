@@ -76,7 +76,7 @@ def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
         {
             **values,
             "model": "vgg11_plain" if plain_vgg else values["model"],
-            "width": setup.scale.widths[row.model],
+            "width": setup.scale.widths.get(row.model),
             "dataset": place.dataset,
             "data": dict(place.data),
             "train_size": place.train if place.subset else None,

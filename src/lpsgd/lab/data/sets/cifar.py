@@ -12,7 +12,7 @@ from lpsgd.lab.data.augment import Normalization
 from lpsgd.lab.data.catalogue import Entry, Layout, entry
 from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, image_data
 from lpsgd.lab.data.sets import pickles
-from lpsgd.lab.data.source.checksums import md5
+from lpsgd.lab.data.source.download import md5
 from lpsgd.lab.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]
