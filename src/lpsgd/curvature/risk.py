@@ -6,7 +6,8 @@ A product is one backward pass through the differentiable graph of each batch's 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -18,16 +19,6 @@ from lpsgd.curvature.state import BatchNormMode, measuring
 
 Kind = Literal["hessian", "ggn"]
 Loss = Callable[[Any, Any], Tensor]
-
-
-class ProductGraph(Protocol):
-    """What a batch keeps so that the next product need not run the model again."""
-
-    def product(self, chosen: Sequence[int], vectors: Sequence[Tensor], keep: bool) -> list[Tensor]:
-        """Multiply the block of the parameters ``chosen`` by ``vectors``."""
-
-    def roots(self) -> list[Tensor]:
-        """The tensors that hold the graph, for :func:`graph_bytes`."""
 
 
 def _derivative(
@@ -62,15 +53,16 @@ class HessianGraph:
     """H v = d(g·v)/dθ with g = dL/dθ: only the second backward pass is run for each product."""
 
     def __init__(self, output: Any, targets: Any, loss: Loss, leaves: Sequence[Tensor]) -> None:
-        value = _scalar(loss(output, targets))
         self.leaves = leaves
-        self.gradient = _gradient(value, leaves)
+        self.gradient = _gradient(_scalar(loss(output, targets)), leaves)
 
     def product(self, chosen: Sequence[int], vectors: Sequence[Tensor], keep: bool) -> list[Tensor]:
+        """Multiply the block of the parameters ``chosen`` by ``vectors``."""
         rows = [self.gradient[index] for index in chosen]
         return _derivative(rows, [self.leaves[index] for index in chosen], vectors, keep)
 
     def roots(self) -> list[Tensor]:
+        """The tensors that hold the graph, for :func:`graph_bytes`."""
         return self.gradient
 
 
@@ -102,10 +94,9 @@ class GaussNewtonGraph:
         return [*self.transposed, self.slope, self.output]
 
 
-_GRAPHS: dict[Kind, type[HessianGraph] | type[GaussNewtonGraph]] = {
-    "hessian": HessianGraph,
-    "ggn": GaussNewtonGraph,
-}
+ProductGraph = HessianGraph | GaussNewtonGraph
+"""What a batch keeps so that the next product need not run the model again."""
+_GRAPHS: dict[Kind, type[ProductGraph]] = {"hessian": HessianGraph, "ggn": GaussNewtonGraph}
 
 
 def _scalar(value: Tensor) -> Tensor:
@@ -175,31 +166,30 @@ class Point:
         return batch.feed(run)
 
 
+@dataclass(eq=False)
 class Risk:
     """The loss over all batches at a point, with the graphs that are kept between products."""
 
-    def __init__(
-        self,
-        point: Point,
-        model: nn.Module,
-        loss: Loss,
-        batches: list[Batch],
-        batchnorm: BatchNormMode,
-        chunk: int | None,
-        kind: Kind,
-        reduction: str,
-        group: dist.ProcessGroup | None,
-        cache_gb: float,
-    ) -> None:
-        self.point, self.model, self.loss = point, model, loss
-        self.batchnorm, self.kind, self.group = batchnorm, kind, group
-        self.chunks = [part for batch in batches for part in batch.chunks(chunk)]
-        self.samples = self._total(sum(batch.samples for batch in batches))
+    point: Point
+    model: nn.Module
+    loss: Loss
+    batches: list[Batch]
+    batchnorm: BatchNormMode
+    chunk: int | None
+    kind: Kind
+    reduction: str
+    group: dist.ProcessGroup | None
+    cache_gb: float
+
+    def __post_init__(self) -> None:
+        self.chunks = [part for batch in self.batches for part in batch.chunks(self.chunk)]
+        count = sum(batch.samples for batch in self.batches)
+        self.samples = int(self._reduced(torch.tensor([count], device=self.point.device)).item())
         if self.samples == 0:
             raise ValueError("data must hold at least one sample")
-        share = 1 / self.samples if reduction == "mean" else None
+        share = 1 / self.samples if self.reduction == "mean" else None
         self.weights = [part.samples * share if share else 1.0 for part in self.chunks]
-        self.budget, self.kept_bytes = cache_gb * 2**30, 0
+        self.budget, self.kept_bytes = self.cache_gb * 2**30, 0
         self.kept: list[ProductGraph] = []
         self._gradient: list[Tensor] | None = None
 
@@ -258,6 +248,3 @@ class Risk:
         if self.group is not None:
             dist.all_reduce(tensor, group=self.group)
         return tensor
-
-    def _total(self, count: int) -> int:
-        return int(self._reduced(torch.tensor([count], device=self.point.device)).item())

@@ -71,7 +71,11 @@ def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
     optimizer, chosen = _optimizer(values["optimizer"], {**values["settings"], **settings}, setup)
     if optimizer == "lpsgdm" and choices["p-cosine"] == "after-warmup":
         # p changes between epochs: it is held in each that has a part of the warm-up
-        optimizer, chosen = _held(chosen, math.ceil(warmup), epochs, place.train // batch)
+        from lpsgd.lab.paper.variants import HELD
+
+        del chosen["p_schedule"]
+        horizon = {"total_epochs": epochs, "steps_per_epoch": place.train // batch}
+        optimizer, chosen = HELD, {**chosen, "held_epochs": math.ceil(warmup), **horizon}
     return make_recipe(
         {
             **values,
@@ -112,16 +116,6 @@ def _optimizer(name: str, settings: dict[str, Any], setup: Setup) -> tuple[str, 
         if decoupled:
             settings["weight_decay"] = settings["weight_decay"] / fresh
     return ("sgdw" if decoupled else "sgd"), settings
-
-
-def _held(
-    settings: Mapping[str, Any], held: int, epochs: int, steps: int
-) -> tuple[str, dict[str, Any]]:
-    from lpsgd.lab.paper.variants import HELD
-
-    kept = {name: value for name, value in settings.items() if name != "p_schedule"}
-    horizon = {"held_epochs": held, "total_epochs": epochs, "steps_per_epoch": steps}
-    return HELD, {**kept, **horizon}
 
 
 def tasks_for(recipe: Recipe, label: str, setup: Setup, *, kind: str = "runs") -> list[Task]:

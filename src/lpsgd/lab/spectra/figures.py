@@ -31,6 +31,8 @@ _LOOK: dict[str, Any] = {"font.size": 9, "axes.titlesize": 10, "axes.grid": Fals
 def density_figure(record: CurvatureRecord) -> Figure:
     """The spectral density on a log axis, with the discrete outliers marked."""
     density, numbers = SpectralDensity.from_dict(record), record["statistics"]
+    ratio = numbers["anisotropy"]
+    anisotropy = "undefined" if ratio is None else f"{ratio:.3g}"
     with canvas(_WIDTH, 3.4, **_LOOK) as figure:
         axes = figure.add_subplot()
         grid, height = density.smoothed()
@@ -61,7 +63,7 @@ def density_figure(record: CurvatureRecord) -> Figure:
         axes.set_title(
             f"{_matrix(record)} at epoch {record['epoch']}:  "
             f"λ from {numbers['lambda_min']:.3g} to {numbers['lambda_max']:.3g},  "
-            f"anisotropy {_short(numbers['anisotropy'])}"
+            f"anisotropy {anisotropy}"
         )
     return figure
 
@@ -191,7 +193,3 @@ def _matrix(record: CurvatureRecord) -> str:
 def _outlier_label(numbers: Statistics) -> str:
     above, below = len(numbers["outliers"]), len(numbers["negative_outliers"])
     return f"outliers: {above} above the bulk" + (f", {below} below" if below else "")
-
-
-def _short(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3g}"

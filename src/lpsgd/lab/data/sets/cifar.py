@@ -82,7 +82,9 @@ def read_split(
         try:
             pixels, numbers = read(content, classes)
             images.append(pixels.reshape(file.images, 3, 32, 32))
-            labels.append(_checked(numbers.reshape(file.images), classes))
+            labels.append(numbers.reshape(file.images))
+            if numbers.min() < 0 or numbers.max() >= classes:
+                raise ValueError(f"labels from {numbers.min()} to {numbers.max()}")
         except pickles.ForbiddenPickle as error:
             raise UserError(f"{path} is refused, it may be hostile: {error}") from error
         except Exception as error:  # a damaged file may raise anything
@@ -91,12 +93,6 @@ def read_split(
             ) from error
     planes = np.ascontiguousarray(np.concatenate(images).transpose(0, 2, 3, 1))
     return ImageSet(torch.from_numpy(planes), torch.from_numpy(np.concatenate(labels)))
-
-
-def _checked(labels: Labels, classes: int) -> Labels:
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"labels from {labels.min()} to {labels.max()}")
-    return labels
 
 
 def _read_binary(content: bytes, classes: int) -> tuple[Pixels, Labels]:
