@@ -57,7 +57,7 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 ) -> None:
     chosen = options(SCALES["paper"], tmp_path)
     groups = pretend(dataset, chosen, shift=0.5)
-    write_document(result_tables.draw(dataset, name, chosen, groups), tmp_path / name)
+    write_document(result_tables.draw(dataset, name, chosen, load_runs(groups)), tmp_path / name)
     rows = read(tmp_path / name / f"{name}.csv")
     published = [r for r in tables.result_rows() if r.dataset == dataset]
     assert len(rows) == len(published)
@@ -81,7 +81,7 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> None:
     chosen = options(SCALES["paper"], tmp_path)
     groups = pretend("imagenet1k", chosen, shift=4.0)
-    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
+    document = result_tables.draw("imagenet1k", "table3", chosen, load_runs(groups))
     text = to_markdown(document)
     # 12 accuracies are 4 deviations off (2 * sqrt(2) are allowed), 12 NLLs are right
     assert "12 of 24 numbers differ by at most 2 joint deviations" in text
@@ -90,7 +90,7 @@ def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> N
 def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
     chosen = options(SCALES["paper"], tmp_path)
     groups = pretend("imagenet1k", chosen, shift=0.0)
-    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, groups))
+    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, load_runs(groups)))
     best = next(line for line in text.splitlines() if line.startswith("| ResNet-50 | AdamW |"))
     cells = [cell.strip() for cell in best.split("|")[3:9]]
     # as the paper prints them in bold: AdamW at NLL 20, 60 and accuracy 20
@@ -130,5 +130,5 @@ def test_training_nll_of_the_whole_set_is_read_where_it_was_chosen(tmp_path: Pat
 def test_missing_runs_are_dashes(tmp_path: Path) -> None:
     chosen = options(SCALES["cpu"], tmp_path)
     groups = load_runs(result_tables.plan("imagenet1k", chosen))
-    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
+    document = result_tables.draw("imagenet1k", "table3", chosen, load_runs(groups))
     assert "| ResNet-50 | Lion | - | - | - | - | - | - |" in to_markdown(document)

@@ -182,6 +182,8 @@ def _linear_width(unit: float) -> float:
 def _transform(scale: Scale, unit: float) -> tuple[Any, Any]:
     if scale == "linear":
         return (lambda value: value), (lambda value: value)
+    if scale != "asinh":
+        raise ValueError(f"scale must be 'linear' or 'asinh', not {scale!r}")
     width = _linear_width(unit)
     return (lambda value: np.arcsinh(value / width)), (lambda value: width * np.sinh(value))
 
