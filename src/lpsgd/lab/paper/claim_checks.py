@@ -294,20 +294,15 @@ def _lion_beta2() -> Finding:
 
 CHECKS: dict[str, Callable[[], Finding]] = {
     "better-generalization": _better_generalization,
-    "rate": partial(
-        Finding, UNKNOWN, "a theorem, not a table: `lpsgd reproduce theory` measures the rate"
-    ),
+    "rate": partial(_unknown, "a theorem, not a table: `lpsgd reproduce theory` measures the rate"),
     "superiority": partial(_best, *_EVERY),
     "fig1-extremes": partial(
-        Finding,
-        UNKNOWN,
+        _unknown,
         "Fig. 1 (ResNet-18/CIFAR-10: 17.5, -2.5; ResNet-50/ImageNet-1K: 1180, -680) has no table: "
         "`lpsgd reproduce fig1`",
     ),
     "fig1-disappear": partial(_unknown, "Fig. 1 has no table: `lpsgd reproduce fig1`"),
-    "overhead": partial(
-        Finding, UNKNOWN, "the tables hold no times: `lpsgd bench step` measures them"
-    ),
+    "overhead": partial(_unknown, "the tables hold no times: `lpsgd bench step` measures them"),
     "enhances": _beats_sgdm,
     "cifar10-vgg11": partial(_final_margin, "cifar10", "VGG-11", 0.68),
     "cifar10-resnet18": partial(_final_margin, "cifar10", "ResNet-18", 0.31),

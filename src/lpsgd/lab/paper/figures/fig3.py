@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -245,29 +245,12 @@ def _losses(axes: Axes, quadratic: Quadratic, runs: dict[str, Array]) -> None:
 
 def interactive_page() -> str:
     """The interactive page: one file, no network, the same formulas as the optimizers'."""
+    quadratics = [{**asdict(q), "settings": asdict(SETTINGS[q.name])} for q in QUADRATICS]
     return render_page(
         "fig3",
         Path(__file__).parent,
         title="GD, SignGD and LPSGD on two quadratics",
         subtitle="The paper's Fig. 3, with the exponent p to play with. Drag the start point, move "
         "the sliders.",
-        data=_page_data(),
+        data={"methods": METHODS, "far": FAR, "window": _WINDOW, "quadratics": quadratics},
     )
-
-
-def _page_data() -> dict[str, Any]:
-    return {
-        "methods": METHODS,
-        "far": FAR,
-        "window": _WINDOW,
-        "quadratics": [
-            {
-                "name": quadratic.name,
-                "title": quadratic.title,
-                "curvature": quadratic.curvature,
-                "minimum": quadratic.minimum,
-                "settings": asdict(SETTINGS[quadratic.name]),
-            }
-            for quadratic in QUADRATICS
-        ],
-    }
