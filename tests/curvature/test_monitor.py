@@ -21,8 +21,8 @@ from lpsgd.curvature import (
     spectral_density,
     statistics,
 )
+from lpsgd.curvature.monitor import append_record
 from lpsgd.curvature.progress import progress
-from lpsgd.curvature.records import append_record
 from tests.curvature.nets import CE, convolution, mlp
 
 

@@ -23,20 +23,21 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from lpsgd.curvature.cost import Cost, measure_cost
 from lpsgd.curvature.estimators import (
     Estimate,
     VectorEstimate,
     diagonal,
     diagonal_concentration,
     frobenius,
+    gradient_densities,
+    layer_operators,
+    layerwise,
     trace,
 )
 from lpsgd.curvature.lanczos import Eigenpairs, SymmetricOperator, top_eigenvalues
-from lpsgd.curvature.layerwise import gradient_densities, layer_operators, layerwise
-from lpsgd.curvature.monitor import CurvatureMonitor
+from lpsgd.curvature.monitor import CurvatureMonitor, read_records
 from lpsgd.curvature.operator import HessianOperator, hessian_operator
-from lpsgd.curvature.records import read_records
+from lpsgd.curvature.progress import Cost, measure_cost
 from lpsgd.curvature.spectrum import SpectralDensity, spectral_density
 from lpsgd.curvature.statistics import SpectrumStatistics, statistics
 

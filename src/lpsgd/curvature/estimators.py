@@ -1,10 +1,16 @@
-"""Traces, norms and diagonals from products with random vectors, each with its standard error."""
+"""Traces, norms and diagonals from products with random vectors, each with its standard error.
+
+Any measurement can also be made of parts of a network: the diagonal blocks of the Hessian, chosen
+by module names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import nan, sqrt
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +23,12 @@ from lpsgd.curvature.lanczos import (
     dimension,
     probe_generator,
 )
+from lpsgd.curvature.operator import HessianOperator
+from lpsgd.geometry import gradient_density
+
+Modules = str | Sequence[str] | Mapping[str, str]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -109,17 +121,13 @@ def diagonal(operator: SymmetricOperator, probes: int = 32, *, seed: int = 0) ->
         >>> diagonal(torch.diag(torch.tensor([1.0, 2.0])), probes=2).value
         tensor([1., 2.])
     """
-    mean = spread = None
+    mean = torch.zeros(dimension(operator), dtype=torch.float64, device=operator.device)
+    spread = torch.zeros_like(mean)
     for count, (probe, image) in enumerate(_Deflation(operator, 0, seed).products(probes), 1):
         sample = (probe * image).double()
-        if mean is None or spread is None:
-            mean, spread = sample, torch.zeros_like(sample)
-            continue
         step = sample - mean  # Welford: one pass, two vectors
         mean += step / count
         spread += step * (sample - mean)
-    assert mean is not None
-    assert spread is not None
     error = (spread / (probes - 1) / probes).sqrt() if probes > 1 else spread.fill_(nan)
     return VectorEstimate(mean.to(operator.dtype), error.to(operator.dtype))
 
@@ -200,3 +208,69 @@ def _signs(operator: SymmetricOperator, generator: torch.Generator) -> Tensor:
 def _mean(samples: np.ndarray) -> Estimate:
     error = float(samples.std(ddof=1) / sqrt(len(samples))) if len(samples) > 1 else nan
     return Estimate(float(samples.mean()), error)
+
+
+def layer_operators(
+    operator: HessianOperator, modules: Modules = "*"
+) -> dict[str, HessianOperator]:
+    """One block for each module that owns parameters and whose name matches.
+
+    Args:
+        operator: over the whole network; the blocks share its data and graphs.
+        modules: a pattern such as ``"layer1.*.conv?"`` or several of them; a mapping
+            ``{label: pattern}`` joins all modules of a pattern into one block.
+    """
+    owners: dict[str, list[str]] = {}
+    for name in operator.names:
+        owners.setdefault(name.rpartition(".")[0], []).append(name)
+    if isinstance(modules, Mapping):
+        groups = {label: _matching(owners, [pattern]) for label, pattern in modules.items()}
+    else:
+        patterns = [modules] if isinstance(modules, str) else list(modules)
+        groups = {owner: [owner] for owner in _matching(owners, patterns)}
+    return {
+        label: operator.restrict(name for owner in group for name in owners[owner])
+        for label, group in groups.items()
+    }
+
+
+def layerwise(
+    measure: Callable[Concatenate[HessianOperator, P], R],
+    operator: HessianOperator,
+    modules: Modules = "*",
+    *args: P.args,
+    **options: P.kwargs,
+) -> dict[str, R]:
+    """Apply any measurement to each block: ``layerwise(trace, operator, "layer*", probes=8)``.
+
+    Example:
+        >>> import torch
+        >>> from lpsgd.curvature import hessian_operator, trace
+        >>> first, last = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+        >>> model = torch.nn.Sequential(first, torch.nn.Tanh(), last)
+        >>> data = (torch.randn(8, 2), torch.randn(8, 1))
+        >>> sorted(layerwise(trace, hessian_operator(model, torch.nn.MSELoss(), data), "*"))
+        ['0', '2']
+    """
+    blocks = layer_operators(operator, modules)
+    return {label: measure(block, *args, **options) for label, block in blocks.items()}
+
+
+def gradient_densities(operator: HessianOperator, modules: Modules = "*") -> dict[str, float]:
+    r"""The density :math:`\|g\|_1^2 / (d \|g\|_2^2)` of the gradient of each block.
+
+    A proxy for anisotropy that costs no product; see :func:`lpsgd.geometry.gradient_density`.
+    """
+    return layerwise(overall_gradient_density, operator, modules)
+
+
+def overall_gradient_density(operator: HessianOperator) -> float:
+    """The gradient's density over all parameters of the operator."""
+    return float(gradient_density(operator.gradient()))
+
+
+def _matching(owners: Mapping[str, object], patterns: Sequence[str]) -> list[str]:
+    found = [name for name in owners if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not found:
+        raise ValueError(f"modules={patterns!r} matches none of {list(owners)}")
+    return found

@@ -1,7 +1,13 @@
-"""Curvature over the course of training, for any training loop."""
+"""Curvature over the course of training, for any training loop.
+
+``curvature.jsonl`` has a line for each measurement, with all that is needed to redraw figures.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import sys
 import time
 import warnings
@@ -15,24 +21,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lpsgd.curvature.batches import collect
-from lpsgd.curvature.cost import measure_cost
-from lpsgd.curvature.estimators import diagonal_concentration
-from lpsgd.curvature.graphs import Loss
-from lpsgd.curvature.lanczos import NotFiniteError
-from lpsgd.curvature.layerwise import (
+from lpsgd.curvature.estimators import (
     Modules,
+    diagonal_concentration,
     gradient_densities,
     layer_operators,
     overall_gradient_density,
 )
+from lpsgd.curvature.lanczos import NotFiniteError
 from lpsgd.curvature.operator import HessianOperator, hessian_operator
-from lpsgd.curvature.progress import progress
-from lpsgd.curvature.records import FILE_NAME, append_record
-from lpsgd.curvature.risk import Kind
+from lpsgd.curvature.progress import measure_cost, progress
+from lpsgd.curvature.risk import Kind, Loss
 from lpsgd.curvature.spectrum import spectral_density
 from lpsgd.curvature.state import BatchNormMode
 from lpsgd.curvature.statistics import statistics
 
+FILE_NAME = "curvature.jsonl"
 DIAGONAL_PROBES = 8
 """Products of each measurement for the concentration on the diagonal, beside those of Lanczos."""
 
@@ -40,8 +44,8 @@ DIAGONAL_PROBES = 8
 class CurvatureMonitor:
     """Measure the spectrum when a schedule says so and add a line to ``curvature.jsonl``.
 
-    The samples are read once, so that every measurement sees the same ones. Training goes on
-    exactly as it would have without the monitor, bit for bit.
+    The samples are read once, so that every measurement sees the same ones. Training
+    continues exactly as it would have without the monitor, bit for bit.
 
     Args:
         model: the network in training (``DistributedDataParallel`` and ``torch.compile`` are seen
@@ -125,7 +129,8 @@ class CurvatureMonitor:
             raise ValueError(
                 f"samples must be at least {world}, not {samples}: one for each process"
             )
-        share = None if samples is None else _share(samples, self._rank, world)
+        rank = self._rank
+        share = None if samples is None else samples // world + (rank < samples % world)
         self._batches = [(batch.inputs, batch.targets) for batch in collect(data, share)]
         shown = sys.stderr if stream == "stderr" else stream
         self._stream = shown if self._rank == 0 else None
@@ -139,7 +144,7 @@ class CurvatureMonitor:
     def __call__(self, epoch: int, **extra: Any) -> dict[str, Any] | None:
         """Measure if the schedule asks for it; ``extra`` (a step, an exponent) joins the record.
 
-        Where the Hessian is not finite, as after divergence, it warns and lets training go on.
+        Where the Hessian is not finite, as after divergence, it warns and training continues.
         """
         if not self.due(epoch):
             return None
@@ -254,5 +259,44 @@ def _place(distributed: bool | dist.ProcessGroup) -> tuple[int, int]:
     return dist.get_rank(group), dist.get_world_size(group)
 
 
-def _share(samples: int, rank: int, world: int) -> int:
-    return samples // world + (rank < samples % world)
+def append_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Add one whole line and flush it to disk; numbers that are not finite become null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
+    with path.open("ab+") as stream:
+        # A process killed while writing leaves half a line; it must not swallow this one.
+        if stream.tell() > 0:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                line = b"\n" + line
+        stream.write(line)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_records(path: str | Path) -> list[dict[str, Any]]:
+    """The records by epoch; the last of several for one epoch (a resumed run); no half lines.
+
+    A whole line that is something else is a ValueError that names it.
+    """
+    by_epoch: dict[float, dict[str, Any]] = {}
+    for place, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):  # half a line, or bytes that are no text
+            continue
+        epoch = record.get("epoch") if isinstance(record, dict) else None
+        if isinstance(epoch, bool) or not isinstance(epoch, int | float):
+            raise ValueError(f"{path}, line {place}: expected a record with its epoch")
+        by_epoch[epoch] = record
+    return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -14,8 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from lpsgd.curvature.batches import Batch, collect
-from lpsgd.curvature.graphs import Loss
-from lpsgd.curvature.risk import Kind, Point, Risk
+from lpsgd.curvature.risk import Kind, Loss, Point, Risk
 from lpsgd.curvature.state import BatchNormMode, plain_modes
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def hessian_operator(
     The batches :math:`(x_b, y_b)` are read once and always added in the same order. For a loss
     that takes the mean over its batch, :math:`w_b = n_b / \sum n_b` makes :math:`L` the mean over
     all samples; for one that sums, :math:`w_b = 1`. The operator keeps a copy of the weights:
-    it is the Hessian at the point where it was made, however training goes on.
+    it is the Hessian at the point where it was made, however training continues.
 
     Args:
         model: the network; its weights, buffers, flags and gradients are left as they are.
@@ -146,7 +145,7 @@ class HessianOperator:
         return HessianOperator(self._risk, chosen)
 
     def to_scipy(self) -> LinearOperator:
-        """The same operator for ``scipy.sparse.linalg``, on numpy vectors."""
+        """This operator for ``scipy.sparse.linalg``, on numpy vectors."""
         from scipy.sparse.linalg import LinearOperator
 
         def multiply(array: Any) -> Any:

@@ -1,42 +1,82 @@
-"""How far a measurement is: a bar on a terminal (if rich is installed), else plain lines."""
+"""What a measurement will take, told before it starts, and how far it is.
+
+Progress is a bar on a terminal (if rich is installed), else plain lines.
+"""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
 from typing import TextIO
 
+import torch
+
+from lpsgd.curvature.operator import HessianOperator
+
 _SECONDS_BETWEEN_LINES = 10.0
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Seconds for all products, and bytes held meanwhile."""
+
+    products: int
+    seconds: float
+    basis_bytes: int  # the Lanczos basis, on its own device
+    graph_bytes: int  # graphs kept between products, on the device of the products
+
+    def __str__(self) -> str:
+        return (
+            f"{self.products} products, about {timedelta(seconds=ceil(self.seconds))}; "
+            f"memory {_size(self.basis_bytes)} for the Lanczos basis "
+            f"and {_size(self.graph_bytes)} for graphs"
+        )
+
+
+def measure_cost(operator: HessianOperator, products: int, lanczos: int) -> Cost:
+    """Run one product to build what is kept and a second to time it."""
+    vector = torch.ones(operator.shape[0], device=operator.device, dtype=operator.dtype)
+    operator @ vector
+    _synchronise(operator.device)
+    start = time.perf_counter()
+    operator @ vector
+    _synchronise(operator.device)
+    seconds = (time.perf_counter() - start) * products
+    entry = torch.finfo(operator.dtype).bits // 8
+    basis = min(lanczos, operator.shape[0]) * operator.shape[0] * entry
+    return Cost(products, seconds, basis, operator.graph_bytes)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GB" if count >= 2**27 else f"{count / 2**20:.1f} MB"
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 @contextmanager
-def progress(label: str, total: int, stream: TextIO | None = None) -> Iterator[Callable[[], None]]:
+def progress(label: str, total: int, stream: TextIO) -> Iterator[Callable[[], None]]:
     """Give a function to call after each of ``total`` steps."""
-    stream = sys.stderr if stream is None else stream
-    if stream.isatty():
-        try:
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
-        except ModuleNotFoundError:
-            pass
-        else:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            console = Console(file=stream)
-            with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-                task = bar.add_task(label, total=total)
-                yield lambda: bar.advance(task)
-            return
-    yield PlainProgress(label, total, stream)
+    try:
+        from rich.console import Console
+        from rich.progress import MofNCompleteColumn, Progress
+    except ModuleNotFoundError:
+        bars = False
+    else:
+        bars = stream.isatty()
+    if not bars:
+        yield PlainProgress(label, total, stream)
+        return
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda: bar.advance(task)
 
 
 class PlainProgress:

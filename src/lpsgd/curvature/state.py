@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,15 +30,11 @@ def preserved_rng(*owners: object) -> Iterator[None]:
     ]
     held = [generator.get_state() for generator in generators]
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    cuda = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-    cuda_states = torch.cuda.get_rng_state_all() if cuda else []
-    cpu_state = torch.get_rng_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     try:
-        yield
+        with torch.random.fork_rng(devices):
+            yield
     finally:
-        torch.set_rng_state(cpu_state)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda_states)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         for generator, state in zip(generators, held, strict=True):
@@ -84,14 +80,11 @@ def measuring(model: nn.Module, batchnorm: BatchNormMode, device: torch.device) 
     Dropout is off. Batch norm uses its running statistics (``"eval"``) or those of the batch
     (``"batch"``). Ambient ``no_grad``, ``inference_mode`` and ``autocast`` are suspended.
     """
-    with ExitStack() as stack:
-        contexts: list[Any] = [
-            preserved_rng(),
-            _training_flags(model, batchnorm),
-            plain_modes(device),
-            torch.enable_grad(),
-            _slow_attention_path(),
-        ]
-        for context in contexts:
-            stack.enter_context(context)
+    with (
+        preserved_rng(),
+        _training_flags(model, batchnorm),
+        plain_modes(device),
+        torch.enable_grad(),
+        _slow_attention_path(),
+    ):
         yield

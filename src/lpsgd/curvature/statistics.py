@@ -37,13 +37,7 @@ class SpectrumStatistics:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as written to ``curvature.jsonl``."""
-        values = asdict(self)
-        values.update(
-            outliers=list(self.outliers),
-            negative_outliers=list(self.negative_outliers),
-            outlier_count=self.outlier_count,
-        )
-        return values
+        return {**asdict(self), "outlier_count": self.outlier_count}
 
 
 def statistics(density: SpectralDensity) -> SpectrumStatistics:

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpsgd.lab.paper.figures import fig3, toy
+from lpsgd.lab.paper.figures import fig3
 from lpsgd.lab.report.document import write_document
 from tests.oracles.lp import paper_p, trajectory
 
 
 @pytest.mark.parametrize("quadratic", fig3.QUADRATICS, ids=lambda q: q.name)
-def test_gd_is_its_closed_form(quadratic: toy.Quadratic) -> None:
-    chosen = toy.SETTINGS[quadratic.name]
-    points = toy.trajectory("GD", quadratic, chosen)
+def test_gd_is_its_closed_form(quadratic: fig3.Quadratic) -> None:
+    chosen = fig3.SETTINGS[quadratic.name]
+    points = fig3.trajectory("GD", quadratic, chosen)
     steps = np.arange(chosen.steps + 1)[:, None]
     curvature, minimum = np.array(quadratic.curvature), np.array(quadratic.minimum)
     # theta_t - c = (1 - lr*lambda)^t (theta_0 - c)
@@ -30,9 +30,9 @@ def test_gd_is_its_closed_form(quadratic: toy.Quadratic) -> None:
 
 @pytest.mark.parametrize("quadratic", fig3.QUADRATICS, ids=lambda q: q.name)
 @pytest.mark.parametrize("method", ["LPSGD, fixed p", "LPSGD, annealed p"])
-def test_lpsgd_is_the_papers_algorithm(quadratic: toy.Quadratic, method: str) -> None:
-    chosen = toy.SETTINGS[quadratic.name]
-    points = toy.trajectory(method, quadratic, chosen)
+def test_lpsgd_is_the_papers_algorithm(quadratic: fig3.Quadratic, method: str) -> None:
+    chosen = fig3.SETTINGS[quadratic.name]
+    points = fig3.trajectory(method, quadratic, chosen)
     curvature, minimum = np.array(quadratic.curvature), np.array(quadratic.minimum)
 
     def p(t: int) -> float:
@@ -49,24 +49,30 @@ def test_lpsgd_is_the_papers_algorithm(quadratic: toy.Quadratic, method: str) ->
 
 
 def test_signgd_moves_by_its_learning_rate_and_then_oscillates() -> None:
-    points = toy.trajectory("SignGD", toy.STRONG, toy.SETTINGS["strong"])
+    points = fig3.trajectory("SignGD", fig3.STRONG, fig3.SETTINGS["strong"])
     moves = np.abs(np.diff(points, axis=0))
     assert moves == pytest.approx(np.full_like(moves, 0.1))
     assert np.abs(points[50:, 0] - 1).max() == pytest.approx(0.1)
 
 
+def with_anisotropy(quadratic: fig3.Quadratic, ratio: float) -> fig3.Quadratic:
+    """The same geometric mean of the curvatures with λ₁/λ₂ = ``ratio``, as the page makes it."""
+    mean, root = np.sqrt(quadratic.curvature[0] * quadratic.curvature[1]), np.sqrt(ratio)
+    return replace(quadratic, curvature=(mean * root, mean / root))
+
+
 def test_anisotropy_keeps_the_mean_and_the_presets() -> None:
     for quadratic in fig3.QUADRATICS:
-        same = quadratic.with_anisotropy(quadratic.anisotropy)
+        same = with_anisotropy(quadratic, quadratic.curvature[0] / quadratic.curvature[1])
         assert same.curvature == pytest.approx(quadratic.curvature)
-    round_one = toy.STRONG.with_anisotropy(1.0)
+    round_one = with_anisotropy(fig3.STRONG, 1.0)
     assert round_one.curvature == pytest.approx((10**0.5, 10**0.5))
 
 
 def test_a_descent_that_diverges_is_stopped() -> None:
-    points = toy.trajectory("GD", toy.STRONG, replace(toy.SETTINGS["strong"], lr_gd=0.1))
+    points = fig3.trajectory("GD", fig3.STRONG, replace(fig3.SETTINGS["strong"], lr_gd=0.1))
     assert len(points) < 20
-    assert np.abs(points[-1]).max() > toy.FAR > np.abs(points[-2]).max()
+    assert np.abs(points[-1]).max() > fig3.FAR > np.abs(points[-2]).max()
 
 
 def test_files(tmp_path: Path) -> None:
@@ -131,11 +137,11 @@ def slider_value(tab: Any, slider: str) -> float:
 
 
 def compare(
-    tab: Any, quadratics: dict[str, toy.Quadratic], chosen: dict[str, toy.Settings]
+    tab: Any, quadratics: dict[str, fig3.Quadratic], chosen: dict[str, fig3.Settings]
 ) -> None:
     numbers = shown_numbers(tab)
     for (name, method), points in numbers.items():
-        expected = toy.trajectory(method, quadratics[name], chosen[name])
+        expected = fig3.trajectory(method, quadratics[name], chosen[name])
         assert len(points) == len(expected), (name, method)
         scale = np.maximum(1, np.abs(expected))
         assert np.max(np.abs(points - expected) / scale) < 1e-6, (name, method)
@@ -146,7 +152,7 @@ PRESETS = {q.name: q for q in fig3.QUADRATICS}
 
 
 def test_the_page_opens_with_pythons_numbers(tab: Any) -> None:
-    compare(tab, PRESETS, toy.SETTINGS)
+    compare(tab, PRESETS, fig3.SETTINGS)
 
 
 def test_sliders_and_dragging_give_pythons_numbers(tab: Any) -> None:
@@ -165,9 +171,9 @@ def test_sliders_and_dragging_give_pythons_numbers(tab: Any) -> None:
     assert start[1] < 2.5
     p_max, steps = slider_value(tab, "p_max"), round(slider_value(tab, "steps"))
     assert p_max == pytest.approx(12, rel=0.02)
-    weak = PRESETS["weak"].with_anisotropy(slider_value(tab, "anisotropy-weak"))
+    weak = with_anisotropy(PRESETS["weak"], slider_value(tab, "anisotropy-weak"))
     settings = {
-        name: replace(each, p_max=p_max, steps=steps) for name, each in toy.SETTINGS.items()
+        name: replace(each, p_max=p_max, steps=steps) for name, each in fig3.SETTINGS.items()
     }
     settings["weak"] = replace(
         settings["weak"],
@@ -182,7 +188,7 @@ def test_a_diverging_descent_is_told(tab: Any) -> None:
     move(tab, "lr_gd-strong", np.log10(0.1))
     assert "diverged at step" in tab.inner_text("#strong .ends")
     lr = slider_value(tab, "lr_gd-strong")
-    settings = {**toy.SETTINGS, "strong": replace(toy.SETTINGS["strong"], lr_gd=lr)}
+    settings = {**fig3.SETTINGS, "strong": replace(fig3.SETTINGS["strong"], lr_gd=lr)}
     compare(tab, PRESETS, settings)
 
 

@@ -12,9 +12,9 @@ from lpsgd.curvature import CurvatureMonitor
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper import estimate
 from lpsgd.lab.paper.choices import read_choices
-from lpsgd.lab.paper.flops import count
+from lpsgd.lab.paper.estimate import Shape, count_flops
 from lpsgd.lab.paper.protocol import Setup, all_tasks
-from lpsgd.lab.paper.scales import PAPER_SCALE, SMOKE_SCALE, Scale
+from lpsgd.lab.paper.scales import SCALES, Scale
 from lpsgd.lab.paper.targets import TARGETS
 
 
@@ -28,8 +28,8 @@ from lpsgd.lab.paper.targets import TARGETS
     ],
 )
 def test_published_figures(model: str, size: int, classes: int, gmacs: float) -> None:
-    cost = count(model, input_shape=(3, size, size), classes=classes)
-    assert cost.macs / 1e9 == pytest.approx(gmacs, abs=0.01)
+    cost = count_flops(Shape(model, None, (3, size, size), classes))
+    assert cost.forward / 2e9 == pytest.approx(gmacs, abs=0.01)
     # the backward pass has two products for each one forward, but for the first layer's input
     assert 2.8 * cost.forward < cost.training < 3 * cost.forward
 
@@ -39,12 +39,12 @@ def options(scale: Scale) -> Setup:
 
 
 def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
-    tasks = all_tasks(TARGETS["table3"].plan(options(PAPER_SCALE)))
+    tasks = all_tasks(TARGETS["table3"].plan(options(SCALES["paper"])))
     assert len(tasks) == 12
     found = estimate.estimate(
-        tasks, PAPER_SCALE, gpu="A100", seconds_per_image=lambda shape: 0.5, jobs=2
+        tasks, SCALES["paper"], gpu="A100", seconds_per_image=lambda shape: 0.5, jobs=2
     )
-    cost = count("resnet50", input_shape=(3, 224, 224), classes=1000)
+    cost = count_flops(Shape("resnet50", None, (3, 224, 224), 1000))
     trained = 60 * (1_281_167 // 128) * 128
     assert found.flops == pytest.approx(12 * (cost.training * trained + cost.forward * 3_000_000))
     assert found.gpu_hours == pytest.approx(found.flops / 9.75e12 / 3600)
@@ -55,17 +55,17 @@ def test_a_tables_estimate_is_the_sum_over_its_runs() -> None:
 def test_hessian_products_are_counted() -> None:
     """Fig. 1 of the paper: 64 steps of Lanczos from two probes, and eight products for the
     concentration on the diagonal, eleven and thirteen times."""
-    target, chosen = TARGETS["fig1"], options(PAPER_SCALE)
+    target, chosen = TARGETS["fig1"], options(SCALES["paper"])
     samples = chosen.choices["fig1-samples"]
     groups = target.plan(chosen)
     images = target.hessian_images(chosen, groups)
     assert images == [136 * samples * 11, 136 * samples * 13]
     tasks = all_tasks(groups)
-    trained = estimate.estimate(tasks, PAPER_SCALE).flops
-    both = estimate.estimate(tasks, PAPER_SCALE, hessian_images=images).flops
+    trained = estimate.estimate(tasks, SCALES["paper"]).flops
+    both = estimate.estimate(tasks, SCALES["paper"], hessian_images=images).flops
     costs = [
-        count("resnet18", input_shape=(3, 32, 32), classes=10),
-        count("resnet50", input_shape=(3, 224, 224), classes=1000),
+        count_flops(Shape("resnet18", None, (3, 32, 32), 10)),
+        count_flops(Shape("resnet50", None, (3, 224, 224), 1000)),
     ]
     products = sum(cost.hessian * many for cost, many in zip(costs, images, strict=True))
     assert both - trained == pytest.approx(products)
@@ -81,20 +81,20 @@ def test_a_measurement_takes_as_many_products_as_are_counted(tmp_path: Path) -> 
         nn.CrossEntropyLoss(),
         (torch.randn(8, 3), torch.randint(0, 2, (8,))),
         tmp_path,
-        probes=SMOKE_SCALE.probes,
-        lanczos=SMOKE_SCALE.lanczos,
+        probes=SCALES["smoke"].probes,
+        lanczos=SCALES["smoke"].lanczos,
         stream=None,
         between=lambda: products.append(1),
     )
     monitor.measure(0)
-    every_epoch = 1 + SMOKE_SCALE.stand_ins["cifar10"].epochs
-    target, chosen = TARGETS["fig1"], options(SMOKE_SCALE)
+    every_epoch = 1 + SCALES["smoke"].stand_ins["cifar10"].epochs
+    target, chosen = TARGETS["fig1"], options(SCALES["smoke"])
     counted = target.hessian_images(chosen, target.plan(chosen))[0]
-    assert counted == len(products) * (SMOKE_SCALE.hessian_samples or 0) * every_epoch
+    assert counted == len(products) * (SCALES["smoke"].hessian_samples or 0) * every_epoch
 
 
 def test_a_short_timing_is_positive_and_remembered() -> None:
-    shape = estimate.Shape("mlp", 8, (1, 8, 8), 10)
+    shape = Shape("mlp", 8, (1, 8, 8), 10)
     first = estimate.time_one(shape)
     assert 0 < first < 0.1
     assert estimate.time_one(shape) == first
@@ -103,4 +103,4 @@ def test_a_short_timing_is_positive_and_remembered() -> None:
 def test_unknown_gpu() -> None:
     with pytest.raises(UserError, match="unknown GPU 'A10'.*A100"):
         estimate.check_gpu("A10")
-    assert estimate.estimate([], SMOKE_SCALE).machine_hours is None
+    assert estimate.estimate([], SCALES["smoke"]).machine_hours is None

@@ -15,9 +15,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper import protocol
 from lpsgd.lab.paper.choices import CHOICES, OpenChoice, read_choices
 from lpsgd.lab.paper.scales import (
-    CPU_SCALE,
-    PAPER_SCALE,
-    SMOKE_SCALE,
+    SCALES,
     Scale,
     get_scale,
     model_names,
@@ -32,7 +30,7 @@ from lpsgd.peers import factory
 DOCS = Path(__file__).parents[3] / "docs" / "reproduction.md"
 
 
-def options(scale: Scale = PAPER_SCALE, *choose: str, **changes: Any) -> protocol.Setup:
+def options(scale: Scale = SCALES["paper"], *choose: str, **changes: Any) -> protocol.Setup:
     made = protocol.Setup(
         scale, read_choices(choose), Path("out"), tuple(tables.MODELS), scale.seeds
     )
@@ -46,7 +44,9 @@ def planned(target: str, chosen: protocol.Setup) -> list[Task]:
 def recipe(
     optimizer: str, *choose: str, dataset: str = "cifar10", model: str = "ResNet-18"
 ) -> Recipe:
-    return protocol.recipe(tables.setting(dataset, model, optimizer), options(PAPER_SCALE, *choose))
+    return protocol.recipe(
+        tables.setting(dataset, model, optimizer), options(SCALES["paper"], *choose)
+    )
 
 
 @pytest.mark.parametrize("row", tables.setting_rows(), ids=str)
@@ -78,7 +78,7 @@ def test_the_tables_have_as_many_runs_as_the_paper() -> None:
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
-@pytest.mark.parametrize("scale", [PAPER_SCALE, CPU_SCALE, SMOKE_SCALE], ids=lambda s: s.name)
+@pytest.mark.parametrize("scale", list(SCALES.values()), ids=lambda s: s.name)
 def test_every_run_of_every_target_can_be_built(name: str, scale: Scale) -> None:
     folders = [task.folder for task in planned(name, options(scale))]
     assert len(set(folders)) == len(folders)
@@ -91,7 +91,7 @@ def test_every_run_of_every_target_can_be_built(name: str, scale: Scale) -> None
 def test_every_run_can_be_built_with_the_other_answers_too(name: str, choice: OpenChoice) -> None:
     for answer in choice.others:
         for task in protocol.all_tasks(
-            TARGETS[name].plan(options(SMOKE_SCALE, f"{choice.name}={answer}", seeds=1))
+            TARGETS[name].plan(options(SCALES["smoke"], f"{choice.name}={answer}", seeds=1))
         ):
             build(task.recipe)
 
@@ -119,9 +119,9 @@ def test_targets_share_the_runs_that_they_have_in_common() -> None:
 
 
 def test_scaled_runs_keep_optimizers_and_schedules() -> None:
-    for scale in (CPU_SCALE, SMOKE_SCALE):
+    for scale in (SCALES["cpu"], SCALES["smoke"]):
         for row in tables.setting_rows():
-            full = protocol.recipe(row, options(PAPER_SCALE))
+            full = protocol.recipe(row, options(SCALES["paper"]))
             small = protocol.recipe(row, options(scale))
             assert (small.model, small.optimizer) == (full.model, full.optimizer)
             assert small.settings == full.settings
@@ -130,17 +130,21 @@ def test_scaled_runs_keep_optimizers_and_schedules() -> None:
             assert share == pytest.approx(full.warmup_epochs / full.epochs)
             assert small.width is not None
             assert small.train_size is not None
-    at = [protocol.scaled_epoch(epoch, "cifar10", options(CPU_SCALE)) for epoch in (50, 100, 200)]
+    at = [
+        protocol.scaled_epoch(epoch, "cifar10", options(SCALES["cpu"])) for epoch in (50, 100, 200)
+    ]
     assert at == [5, 10, 20]
-    at = [protocol.scaled_epoch(epoch, "imagenet1k", options(CPU_SCALE)) for epoch in (20, 40, 60)]
+    at = [
+        protocol.scaled_epoch(epoch, "imagenet1k", options(SCALES["cpu"])) for epoch in (20, 40, 60)
+    ]
     assert at == [4, 8, 12]
 
 
 def test_scaled_titles_say_so() -> None:
-    assert PAPER_SCALE.title("Table 1", ("cifar10",)) == "Table 1"
-    assert SMOKE_SCALE.title("T", ("cifar10",)) == "T, smoke scale on 96 handwritten digits"
-    assert CPU_SCALE.title("T", ("cifar10",)) == "T, cpu scale on 5000 images of CIFAR-10"
-    assert "not comparable" in CPU_SCALE.note()
+    assert SCALES["paper"].title("Table 1", ("cifar10",)) == "Table 1"
+    assert SCALES["smoke"].title("T", ("cifar10",)) == "T, smoke scale on 96 handwritten digits"
+    assert SCALES["cpu"].title("T", ("cifar10",)) == "T, cpu scale on 5000 images of CIFAR-10"
+    assert "not comparable" in SCALES["cpu"].note()
 
 
 # --- choices -----------------------------------------------------------------------------------
@@ -170,7 +174,7 @@ def test_choices_change_what_they_say() -> None:
     assert changed("sgd-decay=decoupled")["optimizer"] == "sgdw"
 
 
-@pytest.mark.parametrize("scale", [PAPER_SCALE, CPU_SCALE, SMOKE_SCALE], ids=lambda s: s.name)
+@pytest.mark.parametrize("scale", list(SCALES.values()), ids=lambda s: s.name)
 @pytest.mark.parametrize("dataset", list(tables.DATASETS))
 @pytest.mark.parametrize("total", [60, 90])
 def test_the_whole_sets_nll_is_measured_at_every_checkpoint(
@@ -185,7 +189,7 @@ def test_the_whole_sets_nll_is_measured_at_every_checkpoint(
 
 def test_scaled_runs_of_imagenet_follow_its_choices_too() -> None:
     row = tables.setting("imagenet1k", "ResNet-50", "LPSGDM")
-    longer = options(CPU_SCALE, "imagenet-epochs=90")
+    longer = options(SCALES["cpu"], "imagenet-epochs=90")
     assert protocol.recipe(row, longer).epochs == 18  # a fifth, as 12 of 60
     assert protocol.recipe(row, longer).warmup_epochs == pytest.approx(1.0)
     at = [protocol.scaled_epoch(epoch, "imagenet1k", longer) for epoch in (20, 40, 60)]
@@ -238,12 +242,12 @@ def test_p_can_start_its_cosine_after_the_warm_up() -> None:
     assert schedule(7 * steps) < 6.0
     row = tables.setting("cifar10", "ResNet-18", "LPSGDM")
     for scale in (
-        CPU_SCALE,
-        SMOKE_SCALE,
+        SCALES["cpu"],
+        SCALES["smoke"],
     ):  # half an epoch of warm-up, and a tenth: the first is held
         small = protocol.recipe(row, options(scale, "p-cosine=after-warmup"))
         assert small.settings["held_epochs"] == 1
-    none = protocol.recipe(row, options(CPU_SCALE, "p-cosine=after-warmup", "warmup=0"))
+    none = protocol.recipe(row, options(SCALES["cpu"], "p-cosine=after-warmup", "warmup=0"))
     assert none.settings["held_epochs"] == 0
 
 
@@ -251,7 +255,7 @@ def test_the_versions_of_decay_hold_p_alike() -> None:
     made = {
         task.label: task.recipe
         for task in protocol.all_tasks(
-            TARGETS["decay"].plan(options(PAPER_SCALE, "p-cosine=after-warmup", seeds=1))
+            TARGETS["decay"].plan(options(SCALES["paper"], "p-cosine=after-warmup", seeds=1))
         )
     }
     for label, recipe in made.items():

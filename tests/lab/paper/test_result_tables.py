@@ -10,7 +10,7 @@ import pytest
 
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.protocol import RunGroup, Setup, all_tasks, load_runs, scaled_epoch
-from lpsgd.lab.paper.scales import CPU_SCALE, PAPER_SCALE, Scale
+from lpsgd.lab.paper.scales import SCALES, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write_document
@@ -55,9 +55,9 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_at_paper_scale_every_published_number_stands_beside_ours(
     tmp_path: Path, dataset: str, name: str
 ) -> None:
-    chosen = options(PAPER_SCALE, tmp_path)
+    chosen = options(SCALES["paper"], tmp_path)
     groups = pretend(dataset, chosen, shift=0.5)
-    write_document(result_tables.draw(dataset, name, chosen, groups), tmp_path / name)
+    write_document(result_tables.draw(dataset, name, chosen, load_runs(groups)), tmp_path / name)
     rows = read(tmp_path / name / f"{name}.csv")
     published = [r for r in tables.result_rows() if r.dataset == dataset]
     assert len(rows) == len(published)
@@ -79,18 +79,18 @@ def test_at_paper_scale_every_published_number_stands_beside_ours(
 
 
 def test_a_difference_outside_the_joint_uncertainty_is_told(tmp_path: Path) -> None:
-    chosen = options(PAPER_SCALE, tmp_path)
+    chosen = options(SCALES["paper"], tmp_path)
     groups = pretend("imagenet1k", chosen, shift=4.0)
-    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
+    document = result_tables.draw("imagenet1k", "table3", chosen, load_runs(groups))
     text = to_markdown(document)
     # 12 accuracies are 4 deviations off (2 * sqrt(2) are allowed), 12 NLLs are right
     assert "12 of 24 numbers differ by at most 2 joint deviations" in text
 
 
 def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
-    chosen = options(PAPER_SCALE, tmp_path)
+    chosen = options(SCALES["paper"], tmp_path)
     groups = pretend("imagenet1k", chosen, shift=0.0)
-    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, groups))
+    text = to_markdown(result_tables.draw("imagenet1k", "table3", chosen, load_runs(groups)))
     best = next(line for line in text.splitlines() if line.startswith("| ResNet-50 | AdamW |"))
     cells = [cell.strip() for cell in best.split("|")[3:9]]
     # as the paper prints them in bold: AdamW at NLL 20, 60 and accuracy 20
@@ -99,7 +99,7 @@ def test_the_layout_marks_the_best_of_each_column(tmp_path: Path) -> None:
 
 
 def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
-    chosen = options(CPU_SCALE, tmp_path)
+    chosen = options(SCALES["cpu"], tmp_path)
     groups = pretend("cifar10", chosen, shift=0.0)
     document = result_tables.draw("cifar10", "table1", chosen, groups)
     files = write_document(document, tmp_path / "table1")
@@ -116,7 +116,7 @@ def test_scaled_results_never_stand_beside_the_papers(tmp_path: Path) -> None:
 
 
 def test_training_nll_of_the_whole_set_is_read_where_it_was_chosen(tmp_path: Path) -> None:
-    chosen = options(CPU_SCALE, tmp_path, "train-nll=whole")
+    chosen = options(SCALES["cpu"], tmp_path, "train-nll=whole")
     groups = pretend("imagenet1k", chosen, shift=0.0)
     for task in all_tasks(groups):
         path = task.folder / "metrics.jsonl"
@@ -128,7 +128,7 @@ def test_training_nll_of_the_whole_set_is_read_where_it_was_chosen(tmp_path: Pat
 
 
 def test_missing_runs_are_dashes(tmp_path: Path) -> None:
-    chosen = options(CPU_SCALE, tmp_path)
+    chosen = options(SCALES["cpu"], tmp_path)
     groups = load_runs(result_tables.plan("imagenet1k", chosen))
-    document = result_tables.draw("imagenet1k", "table3", chosen, groups)
+    document = result_tables.draw("imagenet1k", "table3", chosen, load_runs(groups))
     assert "| ResNet-50 | Lion | - | - | - | - | - | - |" in to_markdown(document)

@@ -15,11 +15,10 @@ from lpsgd.lab.report.document import Picture
 from lpsgd.lab.search.definition import Sweep
 from lpsgd.lab.search.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
 from lpsgd.lab.search.proposals import WORST, Ended, Score, Search
-from lpsgd.lab.search.report.figures import all_figures
-from lpsgd.lab.search.report.importance import importances
-from lpsgd.lab.search.scores import read_score
+from lpsgd.lab.search.report.figures import all_figures, importances
+from lpsgd.lab.search.report.page import write_winners
+from lpsgd.lab.search.run import read_score
 from lpsgd.lab.search.space_file import parse_space
-from lpsgd.lab.search.winners import write_winners
 
 VALUES = {"val_size": 100, "seed": 1000, "epochs": 6, "width": 8}
 

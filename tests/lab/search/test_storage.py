@@ -15,8 +15,7 @@ import pytest
 
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.search.locks import FileLocks, PostgresLocks
-from lpsgd.lab.search.storage import StorageUrl
+from lpsgd.lab.search.storage import FileLocks, PostgresLocks, StorageUrl
 from lpsgd.lab.store.command_line import hide_passwords
 
 from .conftest import PASSWORD, Server
@@ -64,7 +63,7 @@ def test_file_claims_exclude_each_other(tmp_path: Path) -> None:
 def test_file_claims_end_with_the_process(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path;"
-        "from lpsgd.lab.search.locks import FileLocks;"
+        "from lpsgd.lab.search.storage import FileLocks;"
         "assert FileLocks(Path(sys.argv[1])).acquire('a'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)])

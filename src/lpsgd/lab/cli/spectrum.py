@@ -62,7 +62,7 @@ def spectrum(
     """
     from dataclasses import replace
 
-    from lpsgd.curvature.records import FILE_NAME
+    from lpsgd.curvature.monitor import FILE_NAME
     from lpsgd.lab.errors import UserError
     from lpsgd.lab.spectra.measure import measure_checkpoints, run_of
     from lpsgd.lab.spectra.records import read_curvature

@@ -104,11 +104,10 @@ def sweep(
     from lpsgd.lab.search.definition import Sweep
     from lpsgd.lab.search.outcome import conclude
     from lpsgd.lab.search.proposals import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
-    from lpsgd.lab.search.report.page import write_report
+    from lpsgd.lab.search.report.page import write_report, write_winners
     from lpsgd.lab.search.run import run_search
     from lpsgd.lab.search.space_file import read_space
     from lpsgd.lab.search.storage import StorageUrl
-    from lpsgd.lab.search.winners import write_winners
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.training.options import RunOptions
 

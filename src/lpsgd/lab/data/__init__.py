@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.data.catalogue import entry, names
-from lpsgd.lab.data.source.places import data_root
+from lpsgd.lab.data.catalogue import data_root, entry, names
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:

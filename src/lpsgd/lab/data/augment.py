@@ -86,7 +86,7 @@ class ShiftAndFlip:
         flip: bool = True,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """The same with corners and mirrorings drawn from ``draw``.
+        """Take ``images[index]``, cropped and mirrored at random by ``draw``.
 
         With ``rows``, only those of the batch, as they are when all are made.
         """

@@ -1,9 +1,15 @@
-"""What each data set is, and the published checksums of its files. Imports nothing heavy."""
+"""What each data set is, where it lies, and the published checksums of its files.
+
+Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Literal
 
@@ -62,55 +68,19 @@ def names() -> list[str]:
 
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
+_SUMS = (resources.files("lpsgd.lab.data") / "md5sums.txt").read_text(encoding="utf-8")
+_MD5 = {path: md5 for md5, path in (line.split() for line in _SUMS.splitlines())}
 
-_CIFAR10_BINARY = Layout(
-    kind="binary",
-    folder="cifar-10-batches-bin",
-    url=f"{_SITE}/cifar-10-binary.tar.gz",
-    md5="c32a1d4ab5d03f1284b67883e8d87530",
-    files=(
-        PublishedFile("data_batch_1.bin", "5dd7e06a14cb22eb9f671a540d1b7c25", "train", 10_000),
-        PublishedFile("data_batch_2.bin", "5ea93a67294ea407fff1d09f752e9692", "train", 10_000),
-        PublishedFile("data_batch_3.bin", "942cd6a4bcdd0dd3c604fbe906cb4421", "train", 10_000),
-        PublishedFile("data_batch_4.bin", "ae636b3ba5c66a11e91e8cb52e771fcb", "train", 10_000),
-        PublishedFile("data_batch_5.bin", "53f37980c15c3d472c316c40844f3f0d", "train", 10_000),
-        PublishedFile("test_batch.bin", "803d5f7f4d78ea53de84dbe85f74fb6d", "test", 10_000),
-    ),
-)
-_CIFAR10_PYTHON = Layout(
-    kind="python",
-    folder="cifar-10-batches-py",
-    url=f"{_SITE}/cifar-10-python.tar.gz",
-    md5="c58f30108f718f92721af3b95e74349a",
-    files=(
-        PublishedFile("data_batch_1", "c99cafc152244af753f735de768cd75f", "train", 10_000),
-        PublishedFile("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec", "train", 10_000),
-        PublishedFile("data_batch_3", "54ebc095f3ab1f0389bbae665268c751", "train", 10_000),
-        PublishedFile("data_batch_4", "634d18415352ddfa80567beed471001a", "train", 10_000),
-        PublishedFile("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb", "train", 10_000),
-        PublishedFile("test_batch", "40351d587109b95175f43aff81a1287e", "test", 10_000),
-    ),
-)
-_CIFAR100_BINARY = Layout(
-    kind="binary",
-    folder="cifar-100-binary",
-    url=f"{_SITE}/cifar-100-binary.tar.gz",
-    md5="03b5dce01913d631647c71ecec9e9cb8",
-    files=(
-        PublishedFile("train.bin", "6172c7755cfe09b2fe270c85cebc1b15", "train", 50_000),
-        PublishedFile("test.bin", "4499cfba6c016c1be1438163640a0898", "test", 10_000),
-    ),
-)
-_CIFAR100_PYTHON = Layout(
-    kind="python",
-    folder="cifar-100-python",
-    url=f"{_SITE}/cifar-100-python.tar.gz",
-    md5="eb9058c3a382ffc7106e4002c42a8d85",
-    files=(
-        PublishedFile("train", "16019d7e3df5f24257cddd939b257f8d", "train", 50_000),
-        PublishedFile("test", "f0ef6b0ae62326f3e7ffdfab6717acfc", "test", 10_000),
-    ),
-)
+
+def _cifar(kind: Literal["binary", "python"], folder: str, archive: str) -> Layout:
+    """The 50,000 training images, in one file or several, and the 10,000 test images."""
+    names = [path.removeprefix(f"{folder}/") for path in _MD5 if path.startswith(f"{folder}/")]
+    *train, test = (_MD5[f"{folder}/{name}"] for name in names)
+    images = 50_000 // len(train)
+    files = [PublishedFile(n, md5, "train", images) for n, md5 in zip(names, train, strict=False)]
+    files.append(PublishedFile(names[-1], test, "test", 10_000))
+    return Layout(kind, folder, f"{_SITE}/{archive}", _MD5[archive], tuple(files))
+
 
 _CIFAR_OPTIONS = {
     "check": "compare the files with the published checksums (default true)",
@@ -129,14 +99,20 @@ _ENTRIES = {
             "60,000 colour photographs of 32x32, 10 classes",
             module="cifar",
             options=_CIFAR_OPTIONS,
-            layouts=(_CIFAR10_BINARY, _CIFAR10_PYTHON),
+            layouts=(
+                _cifar("binary", "cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
+                _cifar("python", "cifar-10-batches-py", "cifar-10-python.tar.gz"),
+            ),
         ),
         Entry(
             "cifar100",
             "60,000 colour photographs of 32x32, 100 classes",
             module="cifar",
             options=_CIFAR_OPTIONS,
-            layouts=(_CIFAR100_BINARY, _CIFAR100_PYTHON),
+            layouts=(
+                _cifar("binary", "cifar-100-binary", "cifar-100-binary.tar.gz"),
+                _cifar("python", "cifar-100-python", "cifar-100-python.tar.gz"),
+            ),
         ),
         Entry(
             "imagefolder",
@@ -167,3 +143,20 @@ _ENTRIES = {
         ),
     )
 }
+
+
+def data_root(given: str | Path | None = None) -> Path:
+    """The folder of the data sets: ``given``, else $LPSGD_DATA, else the user's cache folder."""
+    if given is not None:
+        return Path(given).expanduser()
+    if named := os.environ.get("LPSGD_DATA"):
+        return Path(named).expanduser()
+    return _cache() / "lpsgd" / "data"
+
+
+def _cache() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local")).expanduser()
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from lpsgd._suggest import unknown_name
@@ -16,7 +16,13 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.peers.grammar import parse_pair
 
-Kind = Literal["word", "number", "count", "numbers"]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    "word": TypeAdapter(str),
+    "number": TypeAdapter(_Number),
+    "count": TypeAdapter(PositiveInt),
+    "numbers": TypeAdapter(tuple[_Number, ...]),
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class OpenChoice:
     default: str
     others: Annotated[tuple[str, ...], BeforeValidator(lambda text: text.split("|"))]
     """The other words, or for numbers a description of what is allowed."""
-    kind: Kind = "word"
+    kind: Literal["word", "number", "count", "numbers"] = "word"
 
     @property
     def allowed(self) -> str:
@@ -41,27 +47,10 @@ class OpenChoice:
         try:
             if self.kind == "word" and text not in (self.default, *self.others):
                 raise ValueError
-            if self.kind == "numbers":
-                return tuple(_number(part) for part in text.split(","))
-            if self.kind == "count":
-                return _count(text)
-            return _number(text) if self.kind == "number" else text
+            parts = text.split(",") if self.kind == "numbers" else text
+            return _KINDS[self.kind].validate_python(parts)
         except ValueError:
             raise UserError(f"--choose {self.name}={text}: allowed: {self.allowed}") from None
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
 
 
 CHOICES = tables.read_rows("choices.csv", OpenChoice)

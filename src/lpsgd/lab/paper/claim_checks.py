@@ -27,6 +27,9 @@ class Finding:
     found: str
 
 
+_unknown = partial(Finding, UNKNOWN)
+
+
 def accuracy(dataset: str, model: str, optimizer: str, epoch: int) -> float:
     """A test accuracy of Tables 1 to 3 in percent."""
     return tables.result(dataset, model, optimizer, "test_top1", epoch).mean
@@ -78,10 +81,6 @@ def _elsewhere(dataset: str, stated: float) -> str:
     if not places:
         return f"no margin of {tables.DATASETS[dataset]}'s table is {stated:.2f}"
     return f"{stated:.2f} is the margin of {'; '.join(places)}"
-
-
-def _not_in_tables(found: str) -> Callable[[], Finding]:
-    return partial(Finding, UNKNOWN, found)
 
 
 def _over(dataset: str, model: str, baseline: str, epoch: int, stated: float) -> Finding:
@@ -295,14 +294,15 @@ def _lion_beta2() -> Finding:
 
 CHECKS: dict[str, Callable[[], Finding]] = {
     "better-generalization": _better_generalization,
-    "rate": _not_in_tables("a theorem, not a table: `lpsgd reproduce theory` measures the rate"),
+    "rate": partial(_unknown, "a theorem, not a table: `lpsgd reproduce theory` measures the rate"),
     "superiority": partial(_best, *_EVERY),
-    "fig1-extremes": _not_in_tables(
+    "fig1-extremes": partial(
+        _unknown,
         "Fig. 1 (ResNet-18/CIFAR-10: 17.5, -2.5; ResNet-50/ImageNet-1K: 1180, -680) has no table: "
         "`lpsgd reproduce fig1`",
     ),
-    "fig1-disappear": _not_in_tables("Fig. 1 has no table: `lpsgd reproduce fig1`"),
-    "overhead": _not_in_tables("the tables hold no times: `lpsgd bench step` measures them"),
+    "fig1-disappear": partial(_unknown, "Fig. 1 has no table: `lpsgd reproduce fig1`"),
+    "overhead": partial(_unknown, "the tables hold no times: `lpsgd bench step` measures them"),
     "enhances": _beats_sgdm,
     "cifar10-vgg11": partial(_final_margin, "cifar10", "VGG-11", 0.68),
     "cifar10-resnet18": partial(_final_margin, "cifar10", "ResNet-18", 0.31),
@@ -316,7 +316,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "budget-lpsgdm": partial(_budget, "lpsgdm"),
     "budget-adamw": partial(_budget, "adamw"),
     "budget-lion": partial(_budget, "lion"),
-    "p-max-monotone": _not_in_tables("Fig. 4 has no table: `lpsgd reproduce fig4`"),
+    "p-max-monotone": partial(_unknown, "Fig. 4 has no table: `lpsgd reproduce fig4`"),
     "p-max-varies": _p_max_varies,
     "lion-beta2": _lion_beta2,
     "cifar10-always": partial(_best, "cifar10", lost_verdict=DIFFERS),

@@ -14,7 +14,7 @@ from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
-    from lpsgd.lab.paper.flops import ModelFlops
+    from torch import nn
 
 # Peak FLOP/s in single precision without tensor cores, from the makers' data sheets.
 GPUS = {
@@ -38,6 +38,25 @@ class Shape:
     width: int | None
     input_shape: tuple[int, int, int]
     classes: int
+
+    def create(self) -> nn.Module:
+        """The network."""
+        from lpsgd.lab import models
+
+        return models.create(
+            self.model, input_shape=self.input_shape, classes=self.classes, width=self.width
+        )
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """FLOPs for one image: a multiplication and an addition are two."""
+
+    forward: int
+    training: int
+    """Forward and backward."""
+    hessian: int
+    """One Hessian-vector product: forward, backward, and the backward of that."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ def estimate(
     flops, seconds = 0.0, 0.0
     for task, measured in zip(tasks, hessian_images or [0] * len(tasks), strict=True):
         shape, trained, tested = _work(task, scale)
-        cost = _flops(shape)
+        cost = count_flops(shape)
         work = cost.training * trained + cost.forward * tested + cost.hessian * measured
         flops += work
         if seconds_per_image is not None:
@@ -95,12 +114,32 @@ def _work(task: Task, scale: Scale) -> tuple[Shape, int, int]:
 
 
 @cache
-def _flops(shape: Shape) -> ModelFlops:
-    from lpsgd.lab.paper.flops import count
+def count_flops(shape: Shape) -> ModelFlops:
+    """Convolutions and matrix products for one image, counted by torch on shapes alone.
 
-    return count(
-        shape.model, input_shape=shape.input_shape, classes=shape.classes, width=shape.width
-    )
+    ResNet-50 at 224 x 224 has 4.1 GMAC (He et al. 2016; torchvision lists 4.09):
+
+    >>> round(count_flops(Shape("resnet50", None, (3, 224, 224), 1000)).forward / 2e9, 2)
+    4.09
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+    from torch.utils.flop_counter import FlopCounterMode
+
+    images = 2  # batch norm wants more than one
+    with torch.device("meta"):
+        network = shape.create()
+        targets = torch.zeros(images, dtype=torch.long)
+        with FlopCounterMode(display=False) as forward:
+            loss = cross_entropy(network(torch.empty(images, *shape.input_shape)), targets)
+        weights = list(network.parameters())
+        with FlopCounterMode(display=False) as backward:
+            gradient = torch.autograd.grad(loss, weights, create_graph=True)
+        with FlopCounterMode(display=False) as again:
+            torch.autograd.grad(gradient, weights, [torch.empty_like(w) for w in weights])
+    once = forward.get_total_flops() // images
+    training = once + backward.get_total_flops() // images
+    return ModelFlops(once, training, training + again.get_total_flops() // images)
 
 
 @cache
@@ -112,15 +151,13 @@ def time_one(shape: Shape) -> float:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from lpsgd.lab import models
+    from lpsgd.lab.paper.theory.problems import one_thread
     from lpsgd.lab.training.numerics import choose_device
 
     device = choose_device("auto")
     pixels = shape.input_shape[1] * shape.input_shape[2]
     images = max(2, min(32, 2**16 // pixels))
-    model = models.create(
-        shape.model, input_shape=shape.input_shape, classes=shape.classes, width=shape.width
-    ).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = shape.create().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     inputs = torch.randn(images, *shape.input_shape, device=device)
     targets = torch.zeros(images, dtype=torch.long, device=device)
@@ -132,13 +169,9 @@ def time_one(shape: Shape) -> float:
         optimizer.step()
         return _clock(device.type) - start
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         first = step()  # also sets up the kernels; good enough where it takes long
         return (first if first > 2 else min(step(), step())) / images
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _clock(kind: str) -> float:

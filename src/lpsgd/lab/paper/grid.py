@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,12 +36,6 @@ def trials(choices: Mapping[str, list[Any]]) -> int:
     return math.prod(len(values) for values in choices.values())
 
 
-def combinations(choices: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Every combination of a grid, the last setting varying fastest."""
-    for values in product(*choices.values()):
-        yield dict(zip(choices, values, strict=True))
-
-
 def outside(row: tables.Setting, space: Space) -> dict[str, Any]:
     """The settings of a row of Tables 4 to 6 that its grid does not contain."""
     values = tables.recipe_values(row)
@@ -66,12 +59,11 @@ def reproduce(folder: Path, *, keep_zero_lr: bool = False) -> Document:
     """The grids with their sizes, and where the tables' settings fall outside them."""
     full, space = load_space(keep_zero_lr=True), load_space(keep_zero_lr=keep_zero_lr)
     write_text(folder / "grid.toml", grid_to_toml(space))
-    document = Document("grid", "The paper's search grids")
     rows = [
         (name, _printed(full[name]), trials(choices), ", ".join(_sizes(choices)))
         for name, choices in space.items()
     ]
-    document.add(
+    return Document("grid", "The paper's search grids").add(
         text(
             "Trials that the paper's grids imply for each network and data set. The budgets are "
             "unequal: LPSGDM has all of SGD's combinations times the number of p_max values, which "
@@ -93,7 +85,6 @@ def reproduce(folder: Path, *, keep_zero_lr: bool = False) -> Document:
         ),
         Attachment("grid.toml", "The grids as a search space"),
     )
-    return document
 
 
 def _printed(choices: Mapping[str, list[Any]]) -> str:

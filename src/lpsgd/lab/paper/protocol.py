@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lpsgd.lab.paper.scales import Scale, StandIn
+from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.recipe import Recipe, make_recipe
@@ -47,18 +47,6 @@ class RunGroup:
     runs: Sequence[RunRecord] = ()
 
 
-def stand_in(dataset: str, setup: Setup) -> StandIn:
-    """What the scale and the choices put in the place of one of the paper's data sets."""
-    return setup.scale.stand_ins[dataset]
-
-
-def epochs_of(dataset: str, setup: Setup) -> int:
-    """The epochs of a run."""
-    if dataset == "imagenet1k":
-        return max(1, round(_scaled(setup.choices["imagenet-epochs"], dataset, setup)))
-    return stand_in(dataset, setup).epochs
-
-
 def scaled_epoch(epoch: int, dataset: str, setup: Setup) -> int:
     """The epoch of a run that corresponds to an epoch of the paper (50 of 200 is 5 of 20)."""
     return max(1, round(_scaled(epoch, dataset, setup)))
@@ -66,30 +54,33 @@ def scaled_epoch(epoch: int, dataset: str, setup: Setup) -> int:
 
 def _scaled(epochs: float, dataset: str, setup: Setup) -> float:
     """A number of the paper's epochs at the scale's; at paper scale the same."""
-    return epochs * stand_in(dataset, setup).epochs / tables.checkpoints(dataset)[-1]
-
-
-def _measured_epochs(dataset: str, setup: Setup) -> int:
-    """The largest spacing of measurements that meets every checkpoint of a data set's table."""
-    return math.gcd(*(scaled_epoch(e, dataset, setup) for e in tables.checkpoints(dataset)))
+    return epochs * setup.scale.stand_ins[dataset].epochs / tables.checkpoints(dataset)[-1]
 
 
 def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
     """The run of one row of Tables 4 to 6; ``settings`` replace those of the optimizer."""
-    place, choices = stand_in(row.dataset, setup), setup.choices
+    place, choices = setup.scale.stand_ins[row.dataset], setup.choices
     values = tables.recipe_values(row)
-    epochs = epochs_of(row.dataset, setup)
+    checkpoints = [scaled_epoch(e, row.dataset, setup) for e in tables.checkpoints(row.dataset)]
+    epochs = checkpoints[-1]
+    if row.dataset == "imagenet1k":
+        epochs = scaled_epoch(choices["imagenet-epochs"], row.dataset, setup)
+    plain_vgg = values["model"] == "vgg11" and choices["vgg"] == "plain"
     batch = setup.scale.batch_size or values["batch_size"] * choices["gpus"]
     warmup = _scaled(choices["warmup"], row.dataset, setup)
     optimizer, chosen = _optimizer(values["optimizer"], {**values["settings"], **settings}, setup)
     if optimizer == "lpsgdm" and choices["p-cosine"] == "after-warmup":
         # p changes between epochs: it is held in each that has a part of the warm-up
-        optimizer, chosen = _held(chosen, math.ceil(warmup), epochs, place.train // batch)
+        from lpsgd.lab.paper.variants import HELD
+
+        del chosen["p_schedule"]
+        horizon = {"total_epochs": epochs, "steps_per_epoch": place.train // batch}
+        optimizer, chosen = HELD, {**chosen, "held_epochs": math.ceil(warmup), **horizon}
     return make_recipe(
         {
             **values,
-            "model": _model(values["model"], choices["vgg"]),
-            "width": setup.scale.widths[row.model],
+            "model": "vgg11_plain" if plain_vgg else values["model"],
+            "width": setup.scale.widths.get(row.model),
             "dataset": place.dataset,
             "data": dict(place.data),
             "train_size": place.train if place.subset else None,
@@ -102,16 +93,11 @@ def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
             "batch_size": batch,
             "warmup_epochs": min(warmup, float(epochs)),
             "lr_end": choices["lr-end"],
-            "train_eval_every": (
-                _measured_epochs(row.dataset, setup) if choices["train-nll"] == "whole" else 0
-            ),
+            # the largest spacing that meets every checkpoint of the table
+            "train_eval_every": math.gcd(*checkpoints) if choices["train-nll"] == "whole" else 0,
         },
         source="the paper's settings",
     )
-
-
-def _model(name: str, vgg: str) -> str:
-    return "vgg11_plain" if name == "vgg11" and vgg == "plain" else name
 
 
 def _optimizer(name: str, settings: dict[str, Any], setup: Setup) -> tuple[str, dict[str, Any]]:
@@ -130,16 +116,6 @@ def _optimizer(name: str, settings: dict[str, Any], setup: Setup) -> tuple[str, 
         if decoupled:
             settings["weight_decay"] = settings["weight_decay"] / fresh
     return ("sgdw" if decoupled else "sgd"), settings
-
-
-def _held(
-    settings: Mapping[str, Any], held: int, epochs: int, steps: int
-) -> tuple[str, dict[str, Any]]:
-    from lpsgd.lab.paper.variants import HELD
-
-    kept = {name: value for name, value in settings.items() if name != "p_schedule"}
-    horizon = {"held_epochs": held, "total_epochs": epochs, "steps_per_epoch": steps}
-    return HELD, {**kept, **horizon}
 
 
 def tasks_for(recipe: Recipe, label: str, setup: Setup, *, kind: str = "runs") -> list[Task]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.tables import published as tables
+from lpsgd.lab.store.disk.tomlio import package_toml
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,14 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Scale:
-    """A protocol's size; ``width`` is None for the published networks."""
+    """A protocol's size."""
 
     name: str
     summary: str
     seeds: int
     stand_ins: Mapping[str, StandIn]
-    widths: Mapping[str, int | None]
+    widths: Mapping[str, int] = field(default_factory=dict)
+    """Of the networks, where it is not the published one."""
     batch_size: int | None = None
     """Instead of the tables' 128."""
     horizons: tuple[int, ...] = (100, 316, 1000, 3162, 10_000, 31_623, 100_000)
@@ -65,87 +70,10 @@ class Scale:
         )
 
 
-def _even(width: int | None) -> dict[str, int | None]:
-    return dict.fromkeys(tables.MODELS, width)
-
-
-PAPER_SCALE = Scale(
-    name="paper",
-    summary="The published protocol: full networks and data, the 28 rows of settings to the digit.",
-    seeds=3,
-    stand_ins={
-        "cifar10": StandIn("cifar10", "CIFAR-10", (3, 32, 32), 10, 50_000, 10_000, 200),
-        "cifar100": StandIn("cifar100", "CIFAR-100", (3, 32, 32), 100, 50_000, 10_000, 200),
-        "imagenet1k": StandIn(
-            "imagefolder", "ImageNet-1K", (3, 224, 224), 1000, 1_281_167, 50_000, 60
-        ),
-    },
-    widths=_even(None),
+_TABLES = package_toml("lpsgd.lab.paper", "scales.toml")
+SCALES = TypeAdapter(dict[str, Scale]).validate_python(
+    {name: {"name": name, **table} for name, table in _TABLES.items()}
 )
-
-CPU_SCALE = Scale(
-    name="cpu",
-    summary="the same networks, optimizers and schedules with a quarter of the width (ResNet-50 an "
-    "eighth), a tenth of CIFAR's training images and 20 epochs; of ImageNet 4000 images at 64 x 64 "
-    "and 12 epochs. At most three hours for a table on two cores.",
-    seeds=3,
-    stand_ins={
-        "cifar10": StandIn(
-            "cifar10", "5000 images of CIFAR-10", (3, 32, 32), 10, 5000, 2000, 20, subset=True
-        ),
-        "cifar100": StandIn(
-            "cifar100", "5000 images of CIFAR-100", (3, 32, 32), 100, 5000, 2000, 20, subset=True
-        ),
-        "imagenet1k": StandIn(
-            "imagefolder",
-            "4000 images of ImageNet-1K",
-            (3, 64, 64),
-            1000,
-            4000,
-            2000,
-            12,
-            {"size": 64},
-            subset=True,
-        ),
-    },
-    widths={"VGG-11": 16, "ResNet-18": 16, "ResNet-50": 8},
-    probes=1,
-    lanczos=32,
-    hessian_samples=256,
-)
-
-_DIGITS = StandIn("digits", "96 handwritten digits", (1, 32, 32), 10, 96, 64, 4, subset=True)
-
-SMOKE_SCALE = Scale(
-    name="smoke",
-    summary="a try of the machinery within a minute: tiny networks, four epochs of three batches, "
-    "the digits that come with scikit-learn in the place of CIFAR, generated noise in the place of "
-    "ImageNet.",
-    seeds=2,
-    stand_ins={
-        "cifar10": _DIGITS,
-        "cifar100": _DIGITS,
-        "imagenet1k": StandIn(
-            "synthetic",
-            "generated noise",
-            (3, 32, 32),
-            10,
-            96,
-            64,
-            4,
-            {"shape": [3, 32, 32], "classes": 10},
-            subset=True,
-        ),
-    },
-    widths=_even(8),  # below 8 the CPU's channels_last convolutions are not to be trusted
-    batch_size=32,
-    horizons=(5, 16, 50, 158, 500, 1581, 5000),
-    probes=1,
-    lanczos=6,
-    hessian_samples=32,
-)
-
-SCALES = {scale.name: scale for scale in (PAPER_SCALE, CPU_SCALE, SMOKE_SCALE)}
 
 
 def get_scale(name: str) -> Scale:

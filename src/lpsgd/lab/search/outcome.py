@@ -41,7 +41,7 @@ class GoodRegion:
 
     low: float
     high: float
-    reaches_lowest: bool  # the region may go on below what was tried to the end
+    reaches_lowest: bool  # the region may extend below what was tried to the end
     reaches_highest: bool
     pruned: bool = False  # trials were stopped early that might have widened the region
 

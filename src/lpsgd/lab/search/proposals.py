@@ -137,9 +137,7 @@ def search(
     return ended
 
 
-def _round(
-    study: Study, trials: list[Trial], how: Search
-) -> Generator[list[TrialRequest], list[Score], list[Ended]]:
+def _round(study: Study, trials: list[Trial], how: Search) -> Searching:
     """Take some trials through the rungs; the sampler hears of them in the order of numbers."""
     ended: dict[int, Ended] = {}
     alive = trials

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lpsgd.lab.errors import LabError
@@ -14,13 +16,21 @@ from lpsgd.lab.execution.local import default_jobs, keeping_workers
 from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.definition import Sweep, write_definition
-from lpsgd.lab.search.proposals import Ended, Score, Searching, TrialRequest, search
-from lpsgd.lab.search.scores import read_score, trial_score
+from lpsgd.lab.search.proposals import (
+    WORST,
+    Ended,
+    Score,
+    Search,
+    Searching,
+    TrialRequest,
+    search,
+)
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.search.trials import TrialLog, open_trial_log
 from lpsgd.lab.store.manifest import write_plan
 from lpsgd.lab.store.run_folder import check_folder
+from lpsgd.lab.store.run_record import load_run
 
 if TYPE_CHECKING:
     from lpsgd.lab.training.options import RunOptions
@@ -169,3 +179,32 @@ class _Runner:
                 todo.append(task)
         options = replace(self.options, until_epoch=epoch)
         return run_tasks(todo, self.choice, options) if todo else []
+
+
+def trial_score(tasks: Sequence[Task], epoch: int, how: Search) -> Score | None:
+    """The mean over a trial's seeds; the worst if one diverged, None if one is not there yet."""
+    known = [score for task in tasks if (score := read_score(task, epoch, how)) is not None]
+    if len(known) < len(tasks):
+        return None
+    if any(score.nll is None for score in known):
+        return Score(WORST[how.metric], 0.0, None)
+    return Score(*(fmean(getattr(s, n) for s in known) for n in ("value", "top1", "nll")))
+
+
+def read_score(task: Task, epoch: int, how: Search) -> Score | None:
+    """A run's validation score after ``epoch``, or None if it has not got there.
+
+    A run that diverged has the worst score from then on.
+    """
+    run = load_run(task.folder, task.folder)
+    for row in run.history:
+        top1, nll = row.val_top1, row.val_nll
+        # weights that are NaN have an accuracy, too: that of chance
+        known = top1 is not None and nll is not None and math.isfinite(top1 + nll)
+        if row.epoch == epoch and known:
+            value = top1 if how.metric == "top1" else nll
+            assert value is not None
+            return Score(value, top1, nll)
+    if run.state == "diverged":
+        return Score(WORST[how.metric], 0.0, None)
+    return None

@@ -18,10 +18,9 @@ from optuna.trial import TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.search.locks import open_locks
 from lpsgd.lab.search.proposals import Ended, Score, Search, TrialRequest
 from lpsgd.lab.search.space import Competitor
-from lpsgd.lab.search.storage import StorageUrl, open_storage, reaching
+from lpsgd.lab.search.storage import StorageUrl, open_locks, open_storage, reaching
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -38,8 +37,7 @@ class TrialLog:
         self._locks = open_locks(url)
         self._name = name
         self._competitors = {c.label: c for c in competitors}
-        self._metric = how.metric
-        self._direction = how.direction
+        self._how = how
         self._storage: RDBStorage | None = None
         self._studies: dict[str, Study] = {}
 
@@ -51,7 +49,7 @@ class TrialLog:
                 self._studies[label] = optuna.create_study(
                     storage=self._storage,
                     study_name=f"{self._name}/{label}",
-                    direction=self._direction,
+                    direction=self._how.direction,
                     load_if_exists=True,
                 )
 

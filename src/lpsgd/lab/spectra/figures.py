@@ -14,14 +14,14 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
-from lpsgd.lab.report.style import INK, MUTED, canvas, save_figure
+from lpsgd.lab.report.style import MUTED, canvas, save_figure
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum, Statistics
 
 __all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 
 Scale = Literal["linear", "asinh"]
 
-_INK, _MUTED, _BULK, _OUTLIER = INK, MUTED, "#2f6db3", "#c8372d"
+_BULK, _OUTLIER = "#2f6db3", "#c8372d"
 _WIDTH = 6.4  # inches: a text column
 # Width of the kernel in ridges, as a share of the axis; on an asinh axis the nodes stand wider.
 _BLUR = {"linear": 0.004, "asinh": 0.014}
@@ -31,6 +31,8 @@ _LOOK: dict[str, Any] = {"font.size": 9, "axes.titlesize": 10, "axes.grid": Fals
 def density_figure(record: CurvatureRecord) -> Figure:
     """The spectral density on a log axis, with the discrete outliers marked."""
     density, numbers = SpectralDensity.from_dict(record), record["statistics"]
+    ratio = numbers["anisotropy"]
+    anisotropy = "undefined" if ratio is None else f"{ratio:.3g}"
     with canvas(_WIDTH, 3.4, **_LOOK) as figure:
         axes = figure.add_subplot()
         grid, height = density.smoothed()
@@ -39,14 +41,14 @@ def density_figure(record: CurvatureRecord) -> Figure:
         floor = single / 10
         axes.fill_between(grid, floor, np.maximum(height, floor), color=_BULK, alpha=0.25, lw=0)
         axes.plot(grid, np.maximum(height, floor), color=_BULK, lw=1.2)
-        axes.axhline(single, color=_MUTED, lw=0.7, ls=(0, (4, 3)))
+        axes.axhline(single, color=MUTED, lw=0.7, ls=(0, (4, 3)))
         axes.annotate(
             f"one eigenvalue of {density.dimension:,}",
             (1, single),
             xycoords=("axes fraction", "data"),
             ha="right",
             va="bottom",
-            color=_MUTED,
+            color=MUTED,
             fontsize=7.5,
             xytext=(0, 2),
             textcoords="offset points",
@@ -61,7 +63,7 @@ def density_figure(record: CurvatureRecord) -> Figure:
         axes.set_title(
             f"{_matrix(record)} at epoch {record['epoch']}:  "
             f"λ from {numbers['lambda_min']:.3g} to {numbers['lambda_max']:.3g},  "
-            f"anisotropy {_short(numbers['anisotropy'])}"
+            f"anisotropy {anisotropy}"
         )
     return figure
 
@@ -98,9 +100,9 @@ def layers_figure(record: CurvatureRecord, scale: Scale = "asinh") -> Figure:
         axes.set_yticks(range(len(names)), [name or "(model)" for name in names])
         counts = axes.secondary_yaxis("right")
         counts.set_yticks(range(len(names)), [f"{layers[name]['parameters']:,}" for name in names])
-        counts.tick_params(length=0, labelsize=7, labelcolor=_MUTED)
+        counts.tick_params(length=0, labelsize=7, labelcolor=MUTED)
         counts.spines[:].set_visible(False)
-        counts.set_ylabel("parameters", fontsize=7, color=_MUTED)
+        counts.set_ylabel("parameters", fontsize=7, color=MUTED)
         axes.set_title(f"Blocks of the {_matrix(record)} at epoch {record['epoch']}")
     return figure
 
@@ -135,7 +137,7 @@ def _ridges(axes: Axes, records: Sequence[Spectrum], scale: Scale, colors: Seque
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(backward(positions[0]), backward(positions[-1]))
     axes.set_ylim(-0.3, len(records) + 0.9)
-    axes.axvline(0, color=_MUTED, lw=0.6, zorder=0)
+    axes.axvline(0, color=MUTED, lw=0.6, zorder=0)
     axes.grid(axis="x", color="#e4e7eb", lw=0.6, zorder=0)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
@@ -193,7 +195,3 @@ def _matrix(record: CurvatureRecord) -> str:
 def _outlier_label(numbers: Statistics) -> str:
     above, below = len(numbers["outliers"]), len(numbers["negative_outliers"])
     return f"outliers: {above} above the bulk" + (f", {below} below" if below else "")
-
-
-def _short(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -142,11 +142,8 @@ def _states(source: Path, folder: Path, every_checkpoint: bool) -> list[dict[str
     def warn(text: str) -> None:
         print(f"warning: {text}", file=sys.stderr)
 
-    states = []
-    for state in CheckpointStore(folder / "checkpoints", warn).load():
-        states.append(state)
-        if not every_checkpoint:
-            break
+    newest_first = CheckpointStore(folder / "checkpoints", warn).load()
+    states = list(islice(newest_first, None if every_checkpoint else 1))
     if not states:
         raise LabError(f"{folder} has no intact checkpoint")
     return states[::-1]

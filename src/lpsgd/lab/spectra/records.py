@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, TypedDict, cast
 
-from lpsgd.curvature.records import read_records
+from lpsgd.curvature.monitor import read_records
 from lpsgd.lab.errors import UserError
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lpsgd.lab.report.document import Cell, Table, to_csv
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum
 from lpsgd.lab.store.disk.files import write_text
 from lpsgd.lab.store.disk.jsonio import write_json
@@ -68,14 +67,10 @@ def _nodes(records: Sequence[CurvatureRecord]) -> Iterator[dict[str, Any]]:
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    fields = list(dict.fromkeys(name for row in rows for name in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fields, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-    return buffer.getvalue()
+    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    cells = [[_cell(row.get(name)) for name in columns] for row in rows]
+    return to_csv(Table("", "", columns, cells))
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any) -> Cell:
     return " ".join(repr(item) for item in value) if isinstance(value, list) else value

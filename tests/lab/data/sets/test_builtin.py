@@ -13,7 +13,7 @@ import lpsgd.lab.data
 from lpsgd.lab.data import load
 from lpsgd.lab.data.sets.digits import NORMALIZATION, train_and_test
 from lpsgd.lab.data.sets.text import manual
-from lpsgd.lab.data.source.checksums import md5
+from lpsgd.lab.data.source.download import md5
 from lpsgd.lab.errors import UserError
 
 

@@ -16,7 +16,7 @@ import torch
 from lpsgd.lab.data import load
 from lpsgd.lab.data.catalogue import entry
 from lpsgd.lab.data.sets import cifar, pickles
-from lpsgd.lab.data.source.checksums import md5
+from lpsgd.lab.data.source.download import md5
 from lpsgd.lab.errors import UserError
 from tests.lab.data.conftest import require
 

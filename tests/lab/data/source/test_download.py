@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lpsgd.lab.data.source.checksums import md5
-from lpsgd.lab.data.source.download import download
+from lpsgd.lab.data.source.download import download, md5
 from lpsgd.lab.errors import LabError
 
 CONTENT = random.Random(0).randbytes(100_000)

@@ -15,7 +15,7 @@ import pytest
 from lpsgd.lab.data import catalogue, load
 from lpsgd.lab.data.sets import cifar
 from lpsgd.lab.data.source import obtain
-from lpsgd.lab.data.source.checksums import md5
+from lpsgd.lab.data.source.download import md5
 from lpsgd.lab.errors import LabError, UserError
 from tests.lab.data.sets.test_cifar import make
 

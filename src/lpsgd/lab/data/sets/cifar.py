@@ -12,7 +12,7 @@ from lpsgd.lab.data.augment import Normalization
 from lpsgd.lab.data.catalogue import Entry, Layout, entry
 from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, image_data
 from lpsgd.lab.data.sets import pickles
-from lpsgd.lab.data.source.checksums import md5
+from lpsgd.lab.data.source.download import md5
 from lpsgd.lab.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]
@@ -82,7 +82,9 @@ def read_split(
         try:
             pixels, numbers = read(content, classes)
             images.append(pixels.reshape(file.images, 3, 32, 32))
-            labels.append(_checked(numbers.reshape(file.images), classes))
+            labels.append(numbers.reshape(file.images))
+            if numbers.min() < 0 or numbers.max() >= classes:
+                raise ValueError(f"labels from {numbers.min()} to {numbers.max()}")
         except pickles.ForbiddenPickle as error:
             raise UserError(f"{path} is refused, it may be hostile: {error}") from error
         except Exception as error:  # a damaged file may raise anything
@@ -91,12 +93,6 @@ def read_split(
             ) from error
     planes = np.ascontiguousarray(np.concatenate(images).transpose(0, 2, 3, 1))
     return ImageSet(torch.from_numpy(planes), torch.from_numpy(np.concatenate(labels)))
-
-
-def _checked(labels: Labels, classes: int) -> Labels:
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"labels from {labels.min()} to {labels.max()}")
-    return labels
 
 
 def _read_binary(content: bytes, classes: int) -> tuple[Pixels, Labels]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lpsgd.lab.data.catalogue import Entry, Layout, entry
-from lpsgd.lab.data.source.checksums import md5_of
-from lpsgd.lab.data.source.download import Report, download
+from lpsgd.lab.data.source.download import Report, download, md5_of
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.store.disk import lock
 

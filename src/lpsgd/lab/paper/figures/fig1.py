@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lpsgd.curvature.records import FILE_NAME
+from lpsgd.curvature.monitor import FILE_NAME
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper.protocol import (
     RunGroup,
@@ -48,7 +48,7 @@ def plan(setup: Setup) -> list[RunGroup]:
                 recipe(tables.setting(dataset, model, paper_name), setup),
                 name,
                 one_seed,
-                kind=_kind(setup),
+                kind=f"curvature-{setup.choices['fig1-batchnorm']}-{_samples(setup)}",
             ),
         )
         for dataset, model in PANELS
@@ -71,10 +71,6 @@ def hessian_images(setup: Setup, groups: Sequence[RunGroup]) -> list[int]:
 
 def _spacing(group: RunGroup, setup: Setup) -> int:
     return scaled_epoch(PANELS[group.dataset, group.model], group.dataset, setup)
-
-
-def _kind(setup: Setup) -> str:
-    return f"curvature-{setup.choices['fig1-batchnorm']}-{_samples(setup)}"
 
 
 def _samples(setup: Setup) -> int:
@@ -120,13 +116,14 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     for letter, group in zip("ab", groups, strict=False):
         records = list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
         name = f"{group.model} / {data_title(group.dataset, setup)}"
+        epochs = _spacing(group, setup)
+        spacing = "epoch" if epochs == 1 else f"{epochs} epochs"
         rows += list(_extremes(name, records))
         nodes += list(_nodes(name, records))
         document.add(
             Picture(
                 f"fig1-{letter}",
-                f"({letter}) {name}, sampled every {_epochs(_spacing(group, setup))}. The height "
-                "of a ridge is "
+                f"({letter}) {name}, sampled every {spacing}. The height of a ridge is "
                 "the logarithm of the number of eigenvalues there; dots are isolated ones.",
                 evolution_figure(records),
             )
@@ -154,10 +151,6 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
         )
         document.add(text(f"The paper states as examples early in training {stated}."))
     return document
-
-
-def _epochs(count: int) -> str:
-    return "epoch" if count == 1 else f"{count} epochs"
 
 
 def _extremes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:

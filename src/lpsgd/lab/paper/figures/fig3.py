@@ -1,14 +1,17 @@
-"""Fig. 3: descents on the two quadratics, as figures and as a page to play with."""
+"""Fig. 3: descents on the two quadratics, in float64, as figures and as a page to play with."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from lpsgd.lab.paper.figures import toy
+from lpsgd import LPSGD, ConstantP, CosineP
 from lpsgd.lab.report.document import Attachment, Document, Picture, Table, text
 from lpsgd.lab.report.style import (
     BLUE,
@@ -23,17 +26,90 @@ from lpsgd.lab.report.style import (
 )
 from lpsgd.lab.report.template import render_page
 from lpsgd.lab.store.disk.files import write_text
+from lpsgd.peers import SignSGD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Array: TypeAlias = NDArray[np.float64]
+Point: TypeAlias = tuple[float, float]
+
+FAR = 1e9  # a descent that has gone this far has diverged and is stopped
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """f(θ) = λ₁/2 (θ₁ - c₁)² + λ₂/2 (θ₂ - c₂)²."""
+
+    name: str
+    title: str
+    curvature: Point
+    minimum: Point = (1.0, 4.0)
+
+    def loss(self, points: Array) -> Array:
+        """f of points (..., 2)."""
+        offset = points - np.array(self.minimum)
+        value: Array = 0.5 * (np.array(self.curvature) * offset**2).sum(axis=-1)
+        return value
+
+
+STRONG = Quadratic("strong", "strong anisotropy", (200.0, 0.05))
+WEAK = Quadratic("weak", "weak anisotropy", (1.2, 0.8))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the paper does not give of Fig. 3: chosen here, printed with the figure.
+
+    GD's learning rate must stay below 2/λ₁ = 0.01 on the strong quadratic.
+    """
+
+    start: Point = (0.0, 0.0)
+    steps: int = 100
+    p_max: float = 6.0
+    lr_gd: float = 0.009
+    lr_sign: float = 0.1
+    lr_lpsgd: float = 0.009
+
+
+SETTINGS = {"strong": Settings(), "weak": Settings(lr_gd=0.5, lr_lpsgd=0.5)}
+
+METHODS = ("GD", "SignGD", "LPSGD, fixed p", "LPSGD, annealed p")
+
+
+def trajectory(method: str, quadratic: Quadratic, settings: Settings) -> Array:
+    """The points (steps + 1, 2) that a method visits; fewer if it diverges."""
+    theta = torch.tensor(settings.start, dtype=torch.float64)
+    optimizer = _optimizer(method, theta, settings)
+    curvature = torch.tensor(quadratic.curvature, dtype=torch.float64)
+    minimum = torch.tensor(quadratic.minimum, dtype=torch.float64)
+    points = [theta.numpy().copy()]
+    for _ in range(settings.steps):
+        theta.grad = curvature * (theta - minimum)
+        optimizer.step()
+        points.append(theta.numpy().copy())
+        if not np.abs(points[-1]).max() < FAR:
+            break
+    return np.stack(points)
+
+
+def _optimizer(method: str, theta: Tensor, settings: Settings) -> torch.optim.Optimizer:
+    if method == "GD":
+        return torch.optim.SGD([theta], lr=settings.lr_gd)
+    if method == "SignGD":
+        return SignSGD([theta], lr=settings.lr_sign)
+    annealed = CosineP(settings.p_max, total_epochs=settings.steps, steps_per_epoch=1)
+    p = {"LPSGD, fixed p": ConstantP(settings.p_max), "LPSGD, annealed p": annealed}[method]
+    return LPSGD([theta], lr=settings.lr_lpsgd, p=p)
+
+
+# --- the figures -------------------------------------------------------------------------------
+
 PAGE = "fig3.html"
-QUADRATICS = (toy.STRONG, toy.WEAK)
+QUADRATICS = (STRONG, WEAK)
 _LOOKS = dict(
-    zip(
-        toy.METHODS, zip((BLUE, VERMILION, GREEN, PURPLE), DASHES, "osD^", strict=True), strict=True
-    )
+    zip(METHODS, zip((BLUE, VERMILION, GREEN, PURPLE), DASHES, "osD^", strict=True), strict=True)
 )
 _LAST = 10  # steps; SignGD visits the minimum at every second one, so one step tells nothing
 _FLOOR = 1e-6
@@ -44,8 +120,7 @@ def reproduce(folder: Path) -> Document:
     """Run the four methods on both quadratics, draw them, and write the interactive page."""
     runs = {
         quadratic: {
-            method: toy.trajectory(method, quadratic, toy.SETTINGS[quadratic.name])
-            for method in toy.METHODS
+            method: trajectory(method, quadratic, SETTINGS[quadratic.name]) for method in METHODS
         }
         for quadratic in QUADRATICS
     }
@@ -75,7 +150,7 @@ def reproduce(folder: Path) -> Document:
         Table(
             "fig3-ends",
             f"Largest loss within the last {_LAST} steps",
-            ("quadratic", *toy.METHODS),
+            ("quadratic", *METHODS),
             [
                 (q.title, *(float(q.loss(points[-_LAST:]).max()) for points in by_method.values()))
                 for q, by_method in runs.items()
@@ -99,8 +174,8 @@ def reproduce(folder: Path) -> Document:
     )
 
 
-def _describe(quadratic: toy.Quadratic) -> str:
-    chosen = toy.SETTINGS[quadratic.name]
+def _describe(quadratic: Quadratic) -> str:
+    chosen = SETTINGS[quadratic.name]
     first, second = quadratic.curvature
     return (
         f"{quadratic.title}: Hessian diag({first:g}, {second:g}), start {chosen.start}, "
@@ -110,7 +185,7 @@ def _describe(quadratic: toy.Quadratic) -> str:
     )
 
 
-def _paper_figure(runs: dict[toy.Quadratic, dict[str, toy.Array]]) -> Figure:
+def _paper_figure(runs: dict[Quadratic, dict[str, Array]]) -> Figure:
     with canvas(TEXT, 3.1) as figure:
         panels = figure.subplots(1, 2)
         for axes, (quadratic, by_method) in zip(panels, runs.items(), strict=True):
@@ -120,7 +195,7 @@ def _paper_figure(runs: dict[toy.Quadratic, dict[str, toy.Array]]) -> Figure:
     return figure
 
 
-def _extended_figure(runs: dict[toy.Quadratic, dict[str, toy.Array]]) -> Figure:
+def _extended_figure(runs: dict[Quadratic, dict[str, Array]]) -> Figure:
     with canvas(TEXT, 5.0) as figure:
         panels = figure.subplots(2, 2, height_ratios=(3, 2))
         for column, (quadratic, by_method) in enumerate(runs.items()):
@@ -132,7 +207,7 @@ def _extended_figure(runs: dict[toy.Quadratic, dict[str, toy.Array]]) -> Figure:
     return figure
 
 
-def _landscape(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) -> None:
+def _landscape(axes: Axes, quadratic: Quadratic, runs: dict[str, Array]) -> None:
     (left, right), (bottom, top) = _WINDOW
     grid = np.meshgrid(np.linspace(left, right, 401), np.linspace(bottom, top, 401))
     height = quadratic.loss(np.stack(grid, axis=-1))
@@ -143,7 +218,7 @@ def _landscape(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array])
         axes.plot(*points.T, color=colour, ls=dash, lw=1.0, zorder=3, label=method)
         axes.lines[-1].set(marker=marker, markersize=2.6, markeredgewidth=0)
     axes.plot(*quadratic.minimum, "*", ms=10, color="#1b1f24", mec="white", mew=0.7, zorder=5)
-    start = toy.SETTINGS[quadratic.name].start
+    start = SETTINGS[quadratic.name].start
     axes.plot(*start, "o", ms=5, color="white", mec="#1b1f24", zorder=4)
     axes.annotate("start", start, xytext=(6, -10), textcoords="offset points", color=MUTED)
     axes.set(xlim=(left, right), ylim=(bottom, top), xlabel=r"$\theta^{(1)}$")
@@ -153,7 +228,7 @@ def _landscape(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array])
     axes.grid(False)
 
 
-def _losses(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) -> None:
+def _losses(axes: Axes, quadratic: Quadratic, runs: dict[str, Array]) -> None:
     for method, points in runs.items():
         colour, dash, _ = _LOOKS[method]
         # SignGD jumps between two values from step to step: a thin line leaves the others visible
@@ -170,29 +245,12 @@ def _losses(axes: Axes, quadratic: toy.Quadratic, runs: dict[str, toy.Array]) ->
 
 def interactive_page() -> str:
     """The interactive page: one file, no network, the same formulas as the optimizers'."""
+    quadratics = [{**asdict(q), "settings": asdict(SETTINGS[q.name])} for q in QUADRATICS]
     return render_page(
         "fig3",
         Path(__file__).parent,
         title="GD, SignGD and LPSGD on two quadratics",
         subtitle="The paper's Fig. 3, with the exponent p to play with. Drag the start point, move "
         "the sliders.",
-        data=_page_data(),
+        data={"methods": METHODS, "far": FAR, "window": _WINDOW, "quadratics": quadratics},
     )
-
-
-def _page_data() -> dict[str, Any]:
-    return {
-        "methods": toy.METHODS,
-        "far": toy.FAR,
-        "window": _WINDOW,
-        "quadratics": [
-            {
-                "name": quadratic.name,
-                "title": quadratic.title,
-                "curvature": quadratic.curvature,
-                "minimum": quadratic.minimum,
-                "settings": asdict(toy.SETTINGS[quadratic.name]),
-            }
-            for quadratic in QUADRATICS
-        ],
-    }

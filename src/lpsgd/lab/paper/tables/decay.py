@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.analysis.curves import final_values, learning_curve
 from lpsgd.lab.analysis.stats import summarise
-from lpsgd.lab.paper.protocol import RunGroup, Setup, begin_document, recipe, stand_in, tasks_for
+from lpsgd.lab.paper.protocol import RunGroup, Setup, begin_document, recipe, tasks_for
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
@@ -51,7 +51,7 @@ def _rule(paper: Recipe) -> dict[str, Any]:
 def _matched(paper: Recipe, length: str, setup: Setup) -> Recipe:
     from lpsgd.lab.paper.variants import MATCHED
 
-    steps = stand_in(DATASET, setup).train // paper.batch_size
+    steps = setup.scale.stand_ins[DATASET].train // paper.batch_size
     horizon = {"total_epochs": paper.epochs, "steps_per_epoch": steps}
     if "held_epochs" in paper.settings:  # of --choose p-cosine=after-warmup
         horizon["held_epochs"] = paper.settings["held_epochs"]

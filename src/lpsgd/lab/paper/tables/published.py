@@ -126,7 +126,5 @@ def _optimizer_settings(row: Setting) -> dict[str, Any]:
         return {**common, "betas": [row.beta1, row.beta2], "eps": row.eps}
     if row.optimizer == "Lion":
         return {**common, "betas": [row.beta1, row.beta2]}
-    if row.optimizer == OURS:
-        lp = {"momentum": row.beta1, "p": row.p_max, "p_schedule": "cosine", "eps": row.eps}
-        return {**common, **lp}
-    raise KeyError(row.optimizer)
+    lp = {"momentum": row.beta1, "p": row.p_max, "p_schedule": "cosine", "eps": row.eps}
+    return {**common, **lp}

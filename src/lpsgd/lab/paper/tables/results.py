@@ -51,16 +51,11 @@ class Measurement:
         return None if self.measured.mean is None else self.measured.mean - self.paper.mean
 
     @property
-    def joint(self) -> float | None:
-        """The deviation of the difference of two single runs, one from each side."""
-        return None if self.measured.sd is None else math.hypot(self.measured.sd, self.paper.std)
-
-    @property
     def agrees(self) -> bool | None:
         """Whether the difference lies within the joint uncertainty."""
-        if self.difference is None or self.joint is None:
+        if self.difference is None or self.measured.sd is None:
             return None
-        return abs(self.difference) <= WITHIN * self.joint
+        return abs(self.difference) <= WITHIN * math.hypot(self.measured.sd, self.paper.std)
 
 
 def plan(dataset: str, setup: Setup) -> list[RunGroup]:
@@ -79,17 +74,14 @@ def plan(dataset: str, setup: Setup) -> list[RunGroup]:
 
 def measurements(groups: Sequence[RunGroup], setup: Setup) -> Iterator[Measurement]:
     """Every place of the table."""
+    whole = setup.choices["train-nll"] == "whole"
+    measured_as = {"train_nll": "train_nll_eval"} if whole else {}
     for group in groups:
         for metric in TABLE_METRICS:
             for epoch in tables.checkpoints(group.dataset):
-                values = _values(group, _measured_as(metric, setup), epoch, setup)
+                values = _values(group, measured_as.get(metric, metric), epoch, setup)
                 place = (group.model, group.label, metric, epoch)
                 yield Measurement(*place, summarise(values), tables.result(group.dataset, *place))
-
-
-def _measured_as(metric: str, setup: Setup) -> str:
-    whole = metric == "train_nll" and setup.choices["train-nll"] == "whole"
-    return "train_nll_eval" if whole else metric
 
 
 def _values(group: RunGroup, metric: str, epoch: int, setup: Setup) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from lpsgd import LPSGD, ConstantP, CosineP
 from lpsgd.geometry import lp_direction
@@ -22,27 +23,15 @@ SKEWED = ((9.0, 0.1), (-1.0, 0.9))
 
 def alignment_by_scale(scales: Array) -> dict[float, Array]:
     """<g, u>/|g|² of a fixed direction at each scale and p: it falls as scale^(-rho)."""
-    direction = power_law(50)
-    found = {}
-    for p in EXPONENTS:
-        values = []
-        for scale in scales:
-            g = float(scale) * direction
-            values.append(float((g * lp_direction(g, p)).sum() / (g**2).sum()))
-        found[p] = np.array(values)
-    return found
+    g = torch.from_numpy(scales)[:, None] * power_law(50)
+    return {p: ((g * lp_direction(g, p)).sum(-1) / (g**2).sum(-1)).numpy() for p in EXPONENTS}
 
 
-@dataclass(frozen=True)
-class Overshoot:
-    """A run with momentum: <∇f, v> at each step, in units of |∇f||v|."""
+def overshoot(steps: int = 100) -> Array:
+    """The cosine of ∇f and v along LPSGDM without noise on a quadratic.
 
-    cosine: Array
-    share_negative: float
-
-
-def overshoot(steps: int = 100) -> Overshoot:
-    """LPSGDM without noise on a quadratic: after it runs past the minimum, v points uphill."""
+    After it runs past the minimum, v points uphill.
+    """
     start = torch.full((2,), 1.0, dtype=torch.float64)
     problem = quadratic(torch.tensor([2.0, 0.5], dtype=torch.float64), start)
     schedule = CosineP(6.0, total_epochs=steps, steps_per_epoch=1)
@@ -50,8 +39,7 @@ def overshoot(steps: int = 100) -> Overshoot:
     for step in walk(problem, steps=steps, lr=0.05, p=schedule, momentum=0.9, replicates=1):
         v, g = (step.before - step.after)[0], step.gradient[0]
         cosines.append(float(torch.dot(g, v) / (g.norm() * v.norm())))
-    values = np.array(cosines)
-    return Overshoot(values, float((values < 0).mean()))
+    return np.array(cosines)
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,9 @@ def skewed_noise(steps: int = 4000, replicates: int = 200, lr: float = 0.02) -> 
         _noisy_walk(p, steps, replicates, lr)
         for p in (ConstantP(6.0), CosineP(6.0, total_steps=steps))
     ]
-    return Skew(alignment, runs[0], runs[1], _zero_of_expectation(6.0))
+    # where E u = 0, to which the mean of LPSGD is drawn
+    settles_at = brentq(_expected, -9.0, 9.0, args=(6.0,))
+    return Skew(alignment, runs[0], runs[1], settles_at)
 
 
 def _expected(gradient: float, p: float) -> float:
@@ -80,15 +70,6 @@ def _expected(gradient: float, p: float) -> float:
     values = torch.tensor([gradient + jump for jump, _ in SKEWED], dtype=torch.float64)
     weights = torch.tensor([probability for _, probability in SKEWED], dtype=torch.float64)
     return float((weights * lp_direction(values, p)).sum())
-
-
-def _zero_of_expectation(p: float) -> float:
-    """The x with E u = 0, to which the mean of LPSGD is drawn, by bisection."""
-    low, high = -9.0, 9.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _expected(middle, p) < 0 else (low, middle)
-    return low
 
 
 def _noisy_walk(schedule: ConstantP | CosineP, steps: int, replicates: int, lr: float) -> Array:

@@ -50,7 +50,7 @@ def rates_figure(measured: Sequence[rates.Rate]) -> Figure:
 def failures_figure(
     scales: failures.Array,
     aligned: dict[float, failures.Array],
-    overshoot: failures.Overshoot,
+    cosine: failures.Array,
     skew: failures.Skew,
 ) -> Figure:
     """Alignment by scale, the angle under momentum, and the drift under skewed noise."""
@@ -63,7 +63,7 @@ def failures_figure(
         scale.set_ylabel(r"$\langle g,u\rangle\ /\ \|g\|_2^2$")
         scale.set_title("large gradients")
         scale.legend()
-        _angle(angle, overshoot)
+        _angle(angle, cosine)
         noise.axhline(0, color=MUTED, lw=0.8)
         noise.plot(skew.constant, color=VERMILION, ls=DASHES[1], label="p = 6")
         noise.plot(skew.annealed, color=BLUE, label="p from 6 to 2")
@@ -73,11 +73,11 @@ def failures_figure(
     return figure
 
 
-def _angle(axes: Axes, overshoot: failures.Overshoot) -> None:
-    steps = np.arange(len(overshoot.cosine))
+def _angle(axes: Axes, cosine: failures.Array) -> None:
+    steps = np.arange(len(cosine))
     axes.axhline(0, color=MUTED, lw=0.8)
-    axes.plot(steps, overshoot.cosine, color=BLUE, lw=1)
-    uphill = np.minimum(overshoot.cosine, 0)
+    axes.plot(steps, cosine, color=BLUE, lw=1)
+    uphill = np.minimum(cosine, 0)
     axes.fill_between(steps, uphill, 0, color=VERMILION, alpha=0.6, lw=0)
     axes.set(
         xlabel="step", ylabel=r"cosine of $\nabla f$ and $v$", title="momentum (shaded: uphill)"

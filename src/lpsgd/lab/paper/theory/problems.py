@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -122,3 +123,14 @@ def walk(
         theta.grad = gradient + noise * random
         optimizer.step()
         yield Step(before, gradient, buffer, theta.clone(), float(optimizer.param_groups[0]["p"]))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from more threads and lose much on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

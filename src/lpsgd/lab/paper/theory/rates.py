@@ -115,7 +115,5 @@ def _walk(
 
 def _slope(horizons: Sequence[int], means: NDArray[np.float64]) -> Summary:
     """The least-squares slope of each replicate, summarised with its interval."""
-    x = np.log(np.asarray(horizons, dtype=np.float64))
-    x = x - x.mean()
-    slopes = (x[:, None] * np.log(means)).sum(0) / (x**2).sum()
+    slopes = np.polyfit(np.log(horizons), np.log(means), 1)[0]
     return summarise([float(slope) for slope in slopes])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from lpsgd.lab.formatting import percent
 from lpsgd.lab.paper.theory import descent, failures, rates
 from lpsgd.lab.paper.theory.figures import decay_figure, failures_figure, rates_figure
+from lpsgd.lab.paper.theory.problems import one_thread
 from lpsgd.lab.report.document import Document, Picture, Table, text
 
 _EXPONENTS = tuple(f"p = {p:g}" for p in descent.EXPONENTS)
@@ -19,7 +18,7 @@ _EXPONENTS = tuple(f"p = {p:g}" for p in descent.EXPONENTS)
 
 def reproduce(horizons: Sequence[int], title: str) -> Document:
     """Measure everything and write it down."""
-    with _one_thread():
+    with one_thread():
         document = Document("theory", title)
         _add_smoothness(document)
         _add_lemmas(document)
@@ -27,17 +26,6 @@ def reproduce(horizons: Sequence[int], title: str) -> Document:
         _add_failures(document)
         _add_decay(document)
     return document
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from more threads and lose much on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _add_smoothness(document: Document) -> None:
@@ -175,14 +163,14 @@ def _describe(rate: rates.Rate) -> str:
 def _add_failures(document: Document) -> None:
     scales = 10.0 ** np.linspace(-2, 4, 25)
     aligned = failures.alignment_by_scale(scales)
-    overshoot, skew = failures.overshoot(), failures.skewed_noise()
+    cosine, skew = failures.overshoot(), failures.skewed_noise()
     document.add(
         text("**Where the assumptions fail.** Assumption 5 wants E⟨∇f, u⟩ >= c1 |∇f|² everywhere:"),
         text(
             "Large gradients: ⟨g, u⟩ grows as |g|^(1+α), slower than |g|²; the ratio falls as "
             "|g|^(-ρ), so that no c1 > 0 serves an unbounded region once p > 2.",
             "Momentum: after an overshoot the buffer still points where the minimum was. On a "
-            f"quadratic without noise {percent(overshoot.share_negative)} of LPSGDM's steps have "
+            f"quadratic without noise {percent(float((cosine < 0).mean()))} of LPSGDM's steps have "
             "⟨∇f, v⟩ < 0, so no positive c̃1 exists.",
             "Skewed noise with mean 0 and bounded variance (+9 with probability 0.1, else -1) on "
             "f = x²/2 at x = 1/2: E⟨∇f, u⟩ = "
@@ -195,7 +183,7 @@ def _add_failures(document: Document) -> None:
             "(a) Alignment against the scale of the gradient. (b) The angle between gradient and "
             "LPSGDM's step on a quadratic: below 0 the step goes uphill. (c) The mean of 200 runs "
             "of LPSGD under skewed noise on x²/2, whose minimum is 0.",
-            failures_figure(scales, aligned, overshoot, skew),
+            failures_figure(scales, aligned, cosine, skew),
         ),
         Table(
             "theory-alignment",
@@ -211,7 +199,7 @@ def _add_failures(document: Document) -> None:
             "theory-overshoot",
             "cosine between gradient and step of LPSGDM",
             ("step", "cosine"),
-            list(enumerate(map(float, overshoot.cosine))),
+            list(enumerate(map(float, cosine))),
             shown=False,
         ),
         Table(

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import optuna
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+from optuna.trial import create_trial
 
 from lpsgd.lab.report.document import Picture, Table
 from lpsgd.lab.report.style import (
@@ -24,7 +27,6 @@ from lpsgd.lab.report.style import (
     series_styles,
 )
 from lpsgd.lab.search.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
-from lpsgd.lab.search.report.importance import importances
 from lpsgd.lab.search.space import Competitor
 
 _SHOWN = 25.0  # percentage points below the best that the axes reach
@@ -32,6 +34,7 @@ _BELOW_WINNERS = 5.0  # and below the worst winner, whose own rates are to be se
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _ACCURACY = "validation accuracy [%]"
 _LEGEND_ENTRY = 1.45  # inches that the longest entry of a legend takes
+_LEAST_TRIALS = 8  # below which a forest fitted to them says nothing
 _MOST_CELLS = 12  # on a side of a heat map; with more values, points are drawn instead
 
 
@@ -213,6 +216,25 @@ def importance_of_settings(outcome: Outcome) -> list[Picture | Table]:
         Picture("importance", caption, figure),
         Table("importance", "importance", ("label", "setting", "share"), rows, False),
     ]
+
+
+def importances(outcome: Outcome, competitor: Competitor) -> dict[str, float]:
+    """The share of the spread that each setting explains (fANOVA), the largest first.
+
+    Empty if it cannot be told. Trials that diverged count with an accuracy of 0; pruned ones, which
+    were scored earlier than the others, do not count.
+    """
+    study = optuna.create_study(direction="maximize")
+    distributions = {name: choice.distribution() for name, choice in competitor.searched.items()}
+    trials = [t for t in outcome.of(competitor.label) if t.epochs == outcome.sweep.how.epochs]
+    for trial in trials:
+        params = {
+            name: choice.name(trial.settings[name]) for name, choice in competitor.searched.items()
+        }
+        study.add_trial(create_trial(params=params, distributions=distributions, value=trial.top1))
+    if len(trials) < _LEAST_TRIALS or len({trial.top1 for trial in trials}) < 2:
+        return {}
+    return get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
 
 
 def best_so_far(outcome: Outcome) -> list[Picture | Table]:

@@ -1,18 +1,22 @@
-"""A sweep as a folder of figures and numbers and as one page that needs no other file."""
+"""A sweep as a folder of figures, numbers and recipes and as one page that needs no other file."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
-from lpsgd.lab.formatting import plain
+from lpsgd.lab.formatting import fixed, plain
 from lpsgd.lab.report.document import Attachment, Document, Table, text, write_document
 from lpsgd.lab.report.document_page import write_document_page
 from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
 from lpsgd.lab.search.report.figures import all_figures, searched_names
+from lpsgd.lab.store.disk.files import write_text
 from lpsgd.lab.store.disk.jsonio import write_json
+from lpsgd.lab.store.disk.tomlio import toml_lines
 
 _NAME = "report"
+# A comparison trains on all of the training set, with seeds of its own.
+_LEFT_OUT = ("settings", "seed", "val_size", "closure", "create_graph")
 _PRUNERS = {
     "none": "no trial was stopped early",
     "median": "stopped early if below the median of earlier trials",
@@ -132,3 +136,34 @@ def _trials(outcome: Outcome) -> Table:
         for t in outcome.trials
     ]
     return Table("trials", "all trials", columns, rows, shown=False)
+
+
+def write_winners(outcome: Outcome, command: str) -> list[Path]:
+    """Write ``winners/LABEL.toml`` for each winner: recipes for `compare --recipes` and `train`."""
+    written = []
+    for winner in outcome.winners:
+        path = outcome.sweep.folder / "winners" / f"{winner.label}.toml"
+        write_text(path, winner_toml(outcome, winner, command))
+        written.append(path)
+    return written
+
+
+def winner_toml(outcome: Outcome, winner: Winner, command: str) -> str:
+    """One winner as a recipe."""
+    sweep, trial = outcome.sweep, winner.trial
+    competitor = next(c for c in sweep.competitors if c.label == winner.label)
+    recipe = sweep.recipe(competitor, winner.settings)
+    # TOML allows no control characters in a comment
+    comment = "".join(c if c.isprintable() else "?" for c in " ".join(command.split()))
+    lines = [
+        f"# Best of {winner.trials} trials of {winner.label}: number {trial.number}.",
+        f"# Validation accuracy {fixed(trial.top1, 2)} %, NLL {fixed(trial.nll, 4)}, on "
+        f"{recipe.val_size} images held out of the training set; the test set was not looked at.",
+        f"# {comment}",
+    ]
+    if winner.edge:
+        lines.append(f"# The learning rate is the {winner.edge} that was allowed: widen the range.")
+    values = recipe.model_dump()
+    lines += toml_lines({k: v for k, v in values.items() if k not in _LEFT_OUT and v != {}})
+    lines += ["", "[settings]", *toml_lines(winner.settings)]
+    return "\n".join(lines) + "\n"
