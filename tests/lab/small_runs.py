@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpsgd.lab.errors import Interrupted
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.training.build import load_data
 from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.data import load_data
-from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.trainer import Trainer

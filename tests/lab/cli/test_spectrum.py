@@ -67,7 +67,7 @@ def test_training_is_the_same_with_and_without(tmp_path):
 
 
 def test_a_run_stopped_while_measuring_resumes_to_the_same_end(tmp_path):
-    from lpsgd.lab.training.interrupt import Interrupted
+    from lpsgd.lab.errors import Interrupted
 
     recipe, options = small_recipe(), RunOptions(curvature=CURVATURE)
     train(recipe, tmp_path / "whole", options=options)

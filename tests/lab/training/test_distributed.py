@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.errors import Interrupted, UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import STRATEGIES, RunOptions
 from lpsgd.lab.training.parallel.world import World

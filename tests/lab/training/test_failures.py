@@ -17,9 +17,8 @@ import pytest
 from PIL import Image
 
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import Interrupted, LabError, UserError
 from lpsgd.lab.store.metrics_file import MetricsFile, MetricsRow
-from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
 from tests.lab.small_runs import assert_same_run, metrics, read, small_recipe

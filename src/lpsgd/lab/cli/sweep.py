@@ -170,7 +170,7 @@ def _rehearse(recipe: Recipe, root: Path | None) -> int:
     images that `train_size` asks for, else of all).
     """
     from lpsgd.lab import models
-    from lpsgd.lab.training.data import load_data
+    from lpsgd.lab.training.build import load_data
     from lpsgd.lab.training.numerics import choose_device
     from lpsgd.lab.training.options import RunOptions
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lpsgd.lab.errors import LabError
+from pydantic import BaseModel, field_serializer
+
+from lpsgd.lab.errors import Interrupted, LabError
 from lpsgd.lab.events import ErrorEvent, InterruptedEvent, RunListener
-from lpsgd.lab.recipe import Recipe, make_recipe, to_json
-
-if TYPE_CHECKING:
-    from lpsgd.lab.training.options import RunOptions
+from lpsgd.lab.recipe import Recipe, to_json
+from lpsgd.lab.training.options import RunOptions
 
 
-@dataclass(frozen=True)
-class JobSpec:
+class JobSpec(BaseModel):
     """All that a process needs to train one run."""
 
     recipe: Recipe
@@ -26,30 +23,13 @@ class JobSpec:
     label: str
     options: RunOptions
 
-    def to_json(self) -> dict[str, Any]:
-        """The job as plain values."""
-        root = self.options.root
-        return {
-            "recipe": to_json(self.recipe),
-            "folder": str(self.folder),
-            "label": self.label,
-            "options": {**asdict(self.options), "root": None if root is None else str(root)},
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> JobSpec:
-        """The job that `to_json` described."""
-        from lpsgd.lab.training.options import RunOptions
-
-        root = values["options"]["root"]
-        options = {**values["options"], "root": None if root is None else Path(root)}
-        recipe, folder = make_recipe(values["recipe"]), Path(values["folder"])
-        return cls(recipe, folder, values["label"], RunOptions(**options))
+    @field_serializer("recipe")
+    def _strict_json(self, recipe: Recipe) -> dict[str, Any]:
+        return to_json(recipe)
 
 
 def run_job(job: JobSpec, stop: threading.Event, listen: RunListener) -> None:
     """Train one run. ``listen`` hears its events; the last one says how it ended."""
-    from lpsgd.lab.training.interrupt import Interrupted
     from lpsgd.lab.training.loop import train
 
     try:

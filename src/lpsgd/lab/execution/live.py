@@ -15,10 +15,12 @@ from rich.table import Table
 
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent
-from lpsgd.lab.execution.progress import ENDED, RunProgress, progress_line, progress_table
+from lpsgd.lab.execution.progress import ENDED, progress_line, progress_table
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
+from lpsgd.lab.store.manifest import planned_run
 from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.status import RunProgress
 
 _REFRESH_SECONDS = 0.25
 # Without a terminal: time between two lines about the whole, which grows with the time gone by.
@@ -38,7 +40,9 @@ class RunsDisplay:
     ) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
-        self._runs = {task.folder: _queued(task) for task in tasks}
+        self._runs = {
+            task.folder: RunProgress(**vars(planned_run(task, str(task.folder)))) for task in tasks
+        }
         self._paces: dict[Path, _Pace] = {}
         self._split = "test"  # which accuracies these are
         self._began = self._drawn = self._summed = clock()
@@ -72,10 +76,9 @@ class RunsDisplay:
                 self._keep_pace(task, event.step)
             case events.EpochEvent(metrics=row):
                 # a search leaves the test set alone
-                self._split = "validation" if row["test_top1"] is None else "test"
-                score = row["val_top1" if row["test_top1"] is None else "test_top1"]
-                self._set(task, epoch=row["epoch"], accuracy=score)
-                self._keep_pace(task, row["step"] or 0)
+                self._split = "validation" if row.test_top1 is None else "test"
+                self._set(task, epoch=row.epoch, accuracy=row.accuracy)
+                self._keep_pace(task, row.step or 0)
             case events.WarningEvent():
                 self._say(task, f"warning: {event.text}")
             case events.EndEvent():
@@ -93,7 +96,7 @@ class RunsDisplay:
     def _set(self, task: Task, **changes: Any) -> None:
         self._runs[task.folder] = replace(self._runs[task.folder], **changes)
 
-    def _keep_pace(self, task: Task, step: float) -> None:
+    def _keep_pace(self, task: Task, step: int) -> None:
         pace = self._paces.get(task.folder)
         if pace is None or step <= pace.first_step:
             return
@@ -142,9 +145,3 @@ class _Pace:
     first_step: int
     total_steps: int
     began: float
-
-
-def _queued(task: Task) -> RunProgress:
-    recipe = task.recipe
-    network = f"{recipe.model} / {recipe.dataset}"
-    return RunProgress(task.label, recipe.seed, network, recipe.epochs, str(task.folder))

@@ -7,14 +7,13 @@ and it exits.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
 import sys
 import threading
 
-from lpsgd.lab.events import RunEvent, encode_event
+from lpsgd.lab.events import RunEvent
 from lpsgd.lab.execution.job import JobSpec, run_job
 
 
@@ -31,13 +30,13 @@ def main() -> None:
 
     def send(event: RunEvent) -> None:
         try:
-            channel.write(encode_event(event) + "\n")
+            channel.write(event.model_dump_json() + "\n")
             channel.flush()
         except BrokenPipeError:
             stop.set()
 
     while not stop.is_set() and (line := lines.get()) is not None:
-        run_job(JobSpec.from_json(json.loads(line)), stop, send)
+        run_job(JobSpec.model_validate_json(line), stop, send)
 
 
 def _read_input(lines: queue.SimpleQueue[str | None], stop: threading.Event) -> None:

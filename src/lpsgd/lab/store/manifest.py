@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,20 +31,25 @@ class Manifest(BaseModel):
         return ()
 
 
-class PlannedRun(BaseModel):
+@dataclass(frozen=True)
+class PlannedRun:
     """A run of a plan; its folder is told relative to that of the manifest."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     label: str
     seed: int
     network: str
     epochs: int | None
     folder: str
-    until_epoch: int | None = None
-    """How far it is to be trained for now, if that is not to the end."""
     state: str = "queued"
     """Another one if whoever planned it knows that nothing more will be asked of it."""
+    until_epoch: int | None = field(default=None, kw_only=True)
+    """How far it is to be trained for now, if that is not to the end."""
+
+
+def planned_run(task: Task, folder: str, **notes: Any) -> PlannedRun:
+    """The run of ``task``, in a folder as it is to be told."""
+    network = f"{task.recipe.model} / {task.recipe.dataset}"
+    return PlannedRun(task.label, task.recipe.seed, network, task.recipe.epochs, folder, **notes)
 
 
 class PlanManifest(Manifest):
@@ -72,9 +78,7 @@ class ComparisonManifest(Manifest):
         for seed in self.seeds:
             for label in self.optimizers:
                 place = run_place(Path(), label, seed).as_posix()
-                yield PlannedRun(
-                    label=label, seed=seed, network=network, epochs=self.epochs, folder=place
-                )
+                yield PlannedRun(label, seed, network, self.epochs, place)
 
 
 def run_place(folder: Path, label: str, seed: int) -> Path:
@@ -108,12 +112,9 @@ def write_plan(
     ``notes``: the ``until_epoch`` and ``state`` of a `PlannedRun`, by the folder of the run.
     """
     runs = [
-        PlannedRun(
-            label=task.label,
-            seed=task.recipe.seed,
-            network=f"{task.recipe.model} / {task.recipe.dataset}",
-            epochs=task.recipe.epochs,
-            folder=Path(os.path.relpath(task.folder, folder)).as_posix(),
+        planned_run(
+            task,
+            Path(os.path.relpath(task.folder, folder)).as_posix(),
             **(notes or {}).get(task.folder, {}),
         )
         for task in tasks

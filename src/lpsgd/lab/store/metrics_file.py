@@ -43,6 +43,11 @@ class MetricsRow:
         return None if self.p is None else 1 / (self.p - 1)
 
     @property
+    def accuracy(self) -> float | None:
+        """On the test set or, where a search leaves that alone, on the validation split."""
+        return self.val_top1 if self.test_top1 is None else self.test_top1
+
+    @property
     def update_per_lr(self) -> float | None:
         """The update's root mean square divided by the learning rate."""
         return self.update_rms / self.lr if self.update_rms and self.lr else None

@@ -64,9 +64,15 @@ class CheckpointStore:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
-        if not self._proved:
-            # Better to learn now than after a night that a state cannot be read back safely.
-            self._prove_readable(data)
+        if not self._proved:  # better to learn now than after a night
+            try:
+                torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            except Exception as error:
+                raise LabError(
+                    "this optimizer or model keeps state that is not tensors and plain values, so "
+                    f"a checkpoint of it could not be loaded safely: {error}"
+                ) from error
+            self._proved = True
         return data
 
     def load(self) -> Iterator[dict[str, Any]]:
@@ -90,16 +96,6 @@ class CheckpointStore:
     def _paths(self) -> list[Path]:
         found = (p for p in self.folder.glob("step-*") if _NAME.fullmatch(p.name))
         return sorted(found, reverse=True)
-
-    def _prove_readable(self, data: bytes) -> None:
-        try:
-            torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise LabError(
-                "this optimizer or model keeps state that is not tensors and plain values, so a "
-                f"checkpoint of it could not be loaded safely: {error}"
-            ) from error
-        self._proved = True
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ function of the recipe and of what `Trainer.state_dict` holds, so that a run can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -39,9 +40,7 @@ from lpsgd.peers import grammar
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
 
-# A GPU is asked for its losses only every so often, because asking makes it wait.
-_LOSSES_PER_CHECK = {"cpu": 1}
-_GPU_LOSSES_PER_CHECK = 25
+_GPU_LOSSES_PER_CHECK = 25  # because asking makes the GPU wait
 
 
 class Diverged(Exception):
@@ -49,7 +48,7 @@ class Diverged(Exception):
 
     def __init__(self, what: str, facts: dict[str, Any]) -> None:
         shown = ", ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
-        super().__init__(f"{what} at {shown}")
+        super().__init__(f"{what} at {shown.replace('grad_norm', 'gradient norm')}")
         self.facts = facts
 
 
@@ -114,7 +113,7 @@ class Trainer:
         self._watch = Stopwatch(device)
         # losses that have not been looked at yet, with what a message about them needs
         self._pending: list[tuple[Tensor, dict[str, Any]]] = []
-        self._losses_per_check = _LOSSES_PER_CHECK.get(device.type, _GPU_LOSSES_PER_CHECK)
+        self._losses_per_check = 1 if device.type == "cpu" else _GPU_LOSSES_PER_CHECK
         # from here on draws belong to training: what making the model drew does not matter
         seed_all(recipe.seed + 1_000_003)
 
@@ -170,8 +169,8 @@ class Trainer:
                 total_loss = total_loss + loss.detach() * share
                 total_nll = total_nll + nll.detach() * len(goal)
                 total_correct = total_correct + (logits.argmax(1) == goal).sum()
-        total_loss, total_nll, total_correct = self.world.sum(total_loss, total_nll, total_correct)
-        return total_loss, total_nll, total_correct
+        loss, nll, correct = self.world.sum(total_loss, total_nll, total_correct)
+        return loss, nll, correct
 
     def rows_here(self, count: int) -> list[Tensor]:
         """The rows of a batch of ``count`` that this process computes, for each part of it.
@@ -253,7 +252,7 @@ class Trainer:
         sums.steps += 1
         sums.lr = float(self.optimizer.param_groups[0]["lr"])
         sums.p = self.current_p()
-        facts = {"step": self.step, "lr": sums.lr, "p": sums.p, "gradient norm": norm}
+        facts = {"step": self.step, "lr": sums.lr, "p": sums.p, "grad_norm": norm}
         self._pending.append((loss, facts))
         if len(self._pending) >= self._losses_per_check:
             self.check_losses()
@@ -263,8 +262,8 @@ class Trainer:
         pending, self._pending = self._pending, []
         for loss, facts in pending:
             value = loss.item()
-            if value - value != 0:  # NaN or infinite
-                facts["gradient norm"] = facts["gradient norm"].item()
+            if not math.isfinite(value):
+                facts["grad_norm"] = facts["grad_norm"].item()
                 raise Diverged(f"the training loss became {value}", facts)
 
     def current_p(self) -> float | None:
