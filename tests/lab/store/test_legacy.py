@@ -18,7 +18,7 @@ from lpsgd.lab.store.run_folder import check_folder
 from lpsgd.lab.store.run_record import load_comparison, load_run
 from lpsgd.lab.store.status import read_status
 from lpsgd.lab.training.loop import train
-from lpsgd.peers import registry
+from lpsgd.peers import factory
 from tests.lab.small_runs import assert_same_run, metrics, read
 
 LEGACY = Path(__file__).parent / "legacy"
@@ -53,7 +53,7 @@ def test_a_run_is_read_whole() -> None:
     assert run.settings["p_schedule"] == "cosine"
     assert (run.setting("batch_size"), run.setting("lr_schedule")) == (128, "cosine")
     assert run.environment is not None
-    assert run.environment.to_json() == read(LEGACY / "trained", "environment.json")
+    assert run.environment == read(LEGACY / "trained", "environment.json")
     assert run.result is not None
     assert run.result.model_dump() == read(LEGACY / "trained", "result.json")
     for name in lines(LEGACY / "trained")[0]:
@@ -112,5 +112,5 @@ def test_an_optimizer_of_the_paper_that_a_folder_names_is_found() -> None:
     (folder,) = (LEGACY / "reproduced/runs").glob("*/*/*")
     recipe = make_recipe(read(folder, "config.json")["recipe"])
     assert recipe.optimizer == "lpsgd.lab.paper.variants:matched"
-    registry.try_out(recipe.optimizer, recipe.settings)
+    factory.try_out(recipe.optimizer, recipe.settings)
     check_folder(folder, recipe)  # it belongs to this recipe

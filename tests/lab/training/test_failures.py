@@ -280,7 +280,7 @@ def test_a_run_that_moves_keeps_what_it_began_on(
     stop = threading.Event()
     stop.set()
     for name in ("first", "first", "second"):
-        monkeypatch.setattr("lpsgd.lab.store.environment._cpu_name", lambda name=name: name)
+        monkeypatch.setattr("lpsgd.lab.store.run_files._cpu_name", lambda name=name: name)
         with pytest.raises(Interrupted):
             train(small_recipe(), tmp_path / "run", stop=stop)
     train(small_recipe(), tmp_path / "run")

@@ -19,7 +19,7 @@ from lpsgd.lab.execution.progress import ENDED, progress_line, progress_table
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
 from lpsgd.lab.store.manifest import planned_run
-from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.run_files import RunResult
 from lpsgd.lab.store.status import RunProgress
 
 _REFRESH_SECONDS = 0.25

@@ -11,7 +11,7 @@ from lpsgd.lab.execution.live import RunsDisplay
 from lpsgd.lab.execution.signals import stop_on_signals
 from lpsgd.lab.plan import Task
 from lpsgd.lab.store.disk.lock import is_held
-from lpsgd.lab.store.result import read_result, write_error
+from lpsgd.lab.store.run_files import read_result, write_error
 from lpsgd.lab.training.options import RunOptions
 
 

@@ -9,20 +9,18 @@ checkpoint had seen.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe, make_recipe, to_json
-from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.disk import lock
-from lpsgd.lab.store.disk.files import writing
+from lpsgd.lab.store.disk.files import remove, writing
 from lpsgd.lab.store.disk.jsonio import read_json, write_json
-from lpsgd.lab.store.environment import Environment, write_environment
 from lpsgd.lab.store.metrics_file import MetricsFile
-from lpsgd.lab.store.result import ERROR_FILE, RunResult, read_result, write_result
+from lpsgd.lab.store.run_files import ERROR_FILE, RunConfig, write_environment
 
 _LOOK_SECONDS = 0.5  # `lock.is_held` has a lock for an instant when somebody looks
 
@@ -35,22 +33,13 @@ class RunFolder:
         self.metrics = MetricsFile(folder / "metrics.jsonl")
         self.checkpoints = folder / "checkpoints"
 
-    def result(self) -> RunResult | None:
-        """Return how the run ended, or None while it has not."""
-        return read_result(self.folder)
-
-    def begin(self, recipe: Recipe, label: str, environment: Environment) -> None:
+    def begin(self, recipe: Recipe, label: str, environment: dict[str, Any]) -> None:
         """Record what is going to run, on what; where it began elsewhere, that is kept too."""
         with writing(self.folder):
             path = self.folder / "config.json"
             if not path.exists():
                 write_json(path, RunConfig.of(recipe, label).model_dump())
             write_environment(self.folder, environment)
-
-    def finish(self, result: RunResult) -> None:
-        """Record that the run ended; after this it is never trained again."""
-        with writing(self.folder):
-            write_result(self.folder, result)
 
 
 @contextmanager
@@ -67,22 +56,14 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
         check_folder(folder, recipe)
         with writing(folder):
             (folder / ERROR_FILE).unlink(missing_ok=True)
-            _remove_parts(folder)
+            for part in [*folder.rglob(".*.part")]:  # of a process that was killed while writing
+                remove(part)
         try:
             yield RunFolder(folder)
         finally:
             # if the recipe turned out to be wrong before anything was written, leave no folder
             with suppress(OSError):
                 folder.rmdir()
-
-
-def _remove_parts(folder: Path) -> None:
-    """Remove what a process that was killed while writing left."""
-    for part in [*folder.rglob(".*.part")]:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
 
 
 def check_folder(folder: Path, recipe: Recipe) -> None:

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.config import RunConfig, is_run, read_config
-from lpsgd.lab.store.environment import Environment, read_environment
 from lpsgd.lab.store.manifest import ComparisonManifest, read_comparison, run_place
 from lpsgd.lab.store.metrics_file import MetricsRow, read_metrics
-from lpsgd.lab.store.result import RunResult, read_result
+from lpsgd.lab.store.run_files import (
+    RunConfig,
+    RunResult,
+    is_run,
+    read_config,
+    read_environment,
+    read_result,
+)
 
 State = Literal["complete", "diverged", "incomplete", "not started"]
 
@@ -29,7 +34,7 @@ class RunRecord:
     state: State
     reason: str | None = None
     config: RunConfig | None = None
-    environment: Environment | None = None
+    environment: Mapping[str, Any] | None = None
     result: RunResult | None = None
     history: tuple[MetricsRow, ...] = ()
 

@@ -14,16 +14,14 @@ import errno
 import hashlib
 import io
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.store.disk.files import write_bytes
+from lpsgd.lab.store.disk.files import remove, write_bytes
 from lpsgd.lab.training.parallel.world import ALONE, World
 
 KEEP = 2
@@ -122,17 +120,6 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 def is_checkpoint(path: Path) -> bool:
     """Whether this is one checkpoint, not the folder of a run."""
     return path.is_file() or path.suffix == SUFFIX
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or a folder so that no half of it is ever seen under its name."""
-    if path.is_dir():
-        doomed = path if path.name.startswith(".") else path.with_name(f".{path.name}.part")
-        with suppress(FileNotFoundError):
-            path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def load_weights(run_folder: Path) -> dict[str, Any]:

@@ -18,9 +18,13 @@ from lpsgd.lab.errors import Interrupted, LabError
 from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.disk.files import writing
-from lpsgd.lab.store.environment import describe_environment
 from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow
-from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.run_files import (
+    RunResult,
+    describe_environment,
+    read_result,
+    write_result,
+)
 from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.build import load_data
@@ -58,17 +62,16 @@ def train(
     listen = listen if world.main else (lambda event: None)
     check_options(options, world)
     with _open(folder, recipe, world) as run:
-        ended = world.from_main(run.result)
+        ended = world.from_main(lambda: read_result(folder))
         if ended is None:
             with numerics(recipe) as device, _lost_image_workers_explained():
                 device = world.device(device)
                 precision.require(recipe.precision, device)
                 data = load_data(recipe, options, device)
                 trainer = Trainer(recipe, data, device, world, options.strategy)
-                how = {"processes": world.size, "strategy": options.strategy}
-                environment = describe_environment(
-                    recipe.threads, str(device), **(how if world.together else {})
-                )
+                environment = describe_environment(recipe.threads, str(device))
+                if world.together:
+                    environment |= {"processes": world.size, "strategy": options.strategy}
                 if world.main:
                     run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
@@ -149,7 +152,7 @@ class _Session:
             self.store.keep_only(self._save())
             result = self._result("complete", step=trainer.step)
         if self.world.main:
-            self.run.finish(result)
+            write_result(self.run.folder, result)
         return result
 
     # ------------------------------------------------------------------ epochs

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -50,6 +51,17 @@ def write_text(path: Path, text: str) -> None:
     which JSON reads as the same character again.
     """
     write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder so that no half of it is ever seen under its name."""
+    if path.is_dir():
+        doomed = path if path.name.startswith(".") else path.with_name(f".{path.name}.part")
+        with suppress(FileNotFoundError):
+            path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
