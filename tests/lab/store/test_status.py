@@ -23,10 +23,9 @@ from lpsgd.lab.errors import Interrupted, LabError, UserError
 from lpsgd.lab.execution.progress import time_left
 from lpsgd.lab.plan import Task, plan_comparison
 from lpsgd.lab.store.disk.lock import is_held
-from lpsgd.lab.store.heartbeat import write_heartbeat
 from lpsgd.lab.store.manifest import write_comparison, write_plan
 from lpsgd.lab.store.run_files import write_error
-from lpsgd.lab.store.run_folder import open_run
+from lpsgd.lab.store.run_folder import open_run, write_heartbeat
 from lpsgd.lab.store.status import RunProgress, Status, read_status
 from lpsgd.lab.training.loop import train
 from tests.lab.comparing import SMALL_VALUES, kill_own_process, run_compare

@@ -82,10 +82,6 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> Paired:
     >>> round(paired([3.0, 5.0, 8.0], [1.0, 4.0, 5.0]).p, 4)
     0.0742
     """
-    if len(values) != len(reference):
-        raise ValueError(
-            f"values and reference must pair up: got {len(values)} and {len(reference)} values"
-        )
     differences = [a - b for a, b in zip(values, reference, strict=True)]
     s = summarise(differences)
     if s.mean is None or s.sd is None:

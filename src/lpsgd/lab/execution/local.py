@@ -29,7 +29,7 @@ from lpsgd.lab.events import (
     decode_event,
 )
 from lpsgd.lab.execution.executor import RETRIES, TaskListener
-from lpsgd.lab.execution.job import JobSpec
+from lpsgd.lab.execution.worker import JobSpec
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:

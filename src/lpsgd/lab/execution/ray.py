@@ -28,11 +28,11 @@ from lpsgd.lab.events import (
     WarningEvent,
 )
 from lpsgd.lab.execution.executor import RETRIES, ExecutorChoice, TaskListener
-from lpsgd.lab.execution.job import JobSpec, run_job
 from lpsgd.lab.execution.ray_cluster import check_room, connect, needs
+from lpsgd.lab.execution.worker import JobSpec, run_job
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.disk.lock import is_held
-from lpsgd.lab.store.heartbeat import (
+from lpsgd.lab.store.run_folder import (
     HEARTBEAT_TIMEOUT,
     heartbeat_host,
     remove_heartbeat,

@@ -1,6 +1,7 @@
 """A run's folder: config.json, environment.json, metrics.jsonl, checkpoints/, result.json.
 
-A run that failed has error.json until it is started again.
+A run that failed has error.json until it is started again. The process that trains holds a lock on
+the folder and, for machines that share the folder but not its lock, a heartbeat: the file .alive.
 
 Everything after training reads only this folder. Each file is complete or absent; metrics.jsonl
 grows by whole lines, and a run that resumes from a checkpoint first truncates it to what the
@@ -9,6 +10,8 @@ checkpoint had seen.
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +25,9 @@ from lpsgd.lab.store.disk.jsonio import read_json, write_json
 from lpsgd.lab.store.metrics_file import MetricsFile
 from lpsgd.lab.store.run_files import ERROR_FILE, RunConfig, write_environment
 
+# A heartbeat that was not renewed for this long is of a machine that was lost.
+HEARTBEAT_TIMEOUT = 90.0
+_HEARTBEAT_FILE = ".alive"
 _LOOK_SECONDS = 0.5  # `lock.is_held` has a lock for an instant when somebody looks
 
 
@@ -94,3 +100,35 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
             f"{folder} belongs to another recipe: {'; '.join(differences)}. Nothing was changed; "
             "choose another folder with --out"
         )
+
+
+# ---------------------------------------------------------------------- who trains in it
+
+
+def write_heartbeat(folder: Path, host: str) -> None:
+    """Tell the other machines that ``host`` trains in ``folder``."""
+    with suppress(OSError):
+        if (folder / "config.json").exists():
+            (folder / _HEARTBEAT_FILE).write_text(host, encoding="utf-8")
+
+
+def remove_heartbeat(folder: Path) -> None:
+    """Tell the other machines that the run in ``folder`` has ended or stopped."""
+    with suppress(OSError):
+        (folder / _HEARTBEAT_FILE).unlink(missing_ok=True)
+
+
+def heartbeat_host(folder: Path) -> str | None:
+    """Return the machine whose heartbeat in ``folder`` is fresh, if there is one."""
+    path = folder / _HEARTBEAT_FILE
+    try:
+        fresh = time.time() - path.stat().st_mtime < HEARTBEAT_TIMEOUT
+        return path.read_text(encoding="utf-8") if fresh else None
+    except OSError:
+        return None
+
+
+def is_running(folder: Path) -> bool:
+    """Tell whether a run is trained in ``folder``, here or on a machine that shares it."""
+    # a heartbeat of this machine without a lock is that of a process that was killed
+    return lock.is_held(folder) or heartbeat_host(folder) not in (None, socket.gethostname())

@@ -127,7 +127,8 @@ def _planned(folder: Path, manifest: ComparisonManifest, runs: Sequence[RunRecor
     found: dict[tuple[str, int], RunRecord] = {}
     for run in runs:
         # a copy or another comparison further down may hold a run of the same name
-        if (run.label, run.seed) not in found or _is_own(run):
+        own = Path(run.folder) == run_place(Path(), run.label, run.seed)
+        if (run.label, run.seed) not in found or own:
             found[run.label, run.seed] = run
     listed = tuple(
         found.pop((label, seed), RunRecord(label, seed, "", "not started"))
@@ -147,11 +148,6 @@ def _planned(folder: Path, manifest: ComparisonManifest, runs: Sequence[RunRecor
         command=manifest.command,
         notes=(*notes, *_mixed(listed)),
     )
-
-
-def _is_own(run: RunRecord) -> bool:
-    """Whether the run is where `run_place` has the runs of the comparison itself."""
-    return Path(run.folder) == run_place(Path(), run.label, run.seed)
 
 
 def _loose(folder: Path, runs: Sequence[RunRecord]) -> Comparison:

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.heartbeat import is_running
 from lpsgd.lab.store.manifest import PlannedRun, read_manifests
 from lpsgd.lab.store.run_files import read_error
+from lpsgd.lab.store.run_folder import is_running
 from lpsgd.lab.store.run_record import RunRecord, load_run, walk
 
 _LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before

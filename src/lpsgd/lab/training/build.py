@@ -21,26 +21,6 @@ from lpsgd.lab.training.parallel.world import World
 from lpsgd.peers import factory
 
 
-def check_world(recipe: Recipe, world: World, *, sharded: bool) -> None:
-    """Refuse what several processes cannot do together."""
-    if recipe.batch_size // recipe.accumulate < world.size:
-        parts = f" in accumulate={recipe.accumulate} parts" if recipe.accumulate > 1 else ""
-        raise UserError(
-            f"batch_size={recipe.batch_size}{parts} has no row for each of {world.size} processes: "
-            "it is the size of the whole batch, of which each takes its share"
-        )
-    if world.together and recipe.create_graph:
-        raise UserError(
-            f"{recipe.optimizer} needs second derivatives (create_graph), which torch's DDP "
-            "and FSDP2 do not give; train in one process, without torchrun"
-        )
-    if sharded and recipe.precision == "fp16":
-        raise UserError(
-            "precision=fp16 does not work with --strategy fsdp2: its loss scaler looks at the "
-            "part of a gradient that lies here alone; use bf16, or --strategy ddp"
-        )
-
-
 def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
     """Load the data of a recipe."""
     return datasets.load(

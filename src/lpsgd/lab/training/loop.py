@@ -60,8 +60,10 @@ def train(
     """
     options = options or RunOptions()
     listen = listen if world.main else (lambda event: None)
-    check_options(options, world)
-    with _open(folder, recipe, world) as run:
+    check_options(recipe, options, world)
+    with ExitStack() as stack:
+        # opened by the first process; if that fails, it fails in all
+        run = world.from_main(lambda: stack.enter_context(open_run(folder, recipe)))
         ended = world.from_main(lambda: read_result(folder))
         if ended is None:
             with numerics(recipe) as device, _lost_image_workers_explained():
@@ -78,20 +80,6 @@ def train(
                 ended = _Session(trainer, run, options, stop, listen).run_all()
         listen(EndEvent(state=ended.state, epochs=ended.epochs, reason=ended.reason))
         return ended
-
-
-@contextmanager
-def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[RunFolder]:
-    """The folder, opened by the first process; if that fails, it fails in all."""
-    with ExitStack() as stack:
-        run = RunFolder(folder)
-
-        def enter() -> None:
-            nonlocal run
-            run = stack.enter_context(open_run(folder, recipe))
-
-        world.from_main(enter)
-        yield run
 
 
 @contextmanager

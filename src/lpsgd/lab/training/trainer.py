@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.build import check_world, make_average, make_model, make_optimizer
+from lpsgd.lab.training.build import make_average, make_model, make_optimizer
 from lpsgd.lab.training.lr import lr_factor
 from lpsgd.lab.training.metrics import (
     Scores,
@@ -40,7 +40,7 @@ from lpsgd.peers import grammar
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
 
-_GPU_LOSSES_PER_CHECK = 25  # because asking makes the GPU wait
+_LOSSES_PER_CHECK = {"cpu": 1}  # of other devices 25: asking makes a GPU wait
 
 
 class Diverged(Exception):
@@ -90,10 +90,15 @@ class Trainer:
         self.device = device
         self.world = world
         self.sharded = world.together and strategy == "fsdp2"
-        check_world(recipe, world, sharded=self.sharded)
         self.steps_per_epoch = len(data.train)
         self.total_steps = recipe.epochs * self.steps_per_epoch
-        self.warmup_steps = round(recipe.warmup_epochs * self.steps_per_epoch)
+        self.lr_factor = partial(
+            lr_factor,
+            total_steps=self.total_steps,
+            warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
+            schedule=recipe.lr_schedule,
+            end=recipe.lr_end,
+        )
 
         self.model = make_model(recipe, data, device, world, sharded=self.sharded)
         self.ema = make_average(self.model, recipe.ema)
@@ -113,7 +118,7 @@ class Trainer:
         self._watch = Stopwatch(device)
         # losses that have not been looked at yet, with what a message about them needs
         self._pending: list[tuple[Tensor, dict[str, Any]]] = []
-        self._losses_per_check = 1 if device.type == "cpu" else _GPU_LOSSES_PER_CHECK
+        self._losses_per_check = _LOSSES_PER_CHECK.get(device.type, 25)
         # from here on draws belong to training: what making the model drew does not matter
         seed_all(recipe.seed + 1_000_003)
 
@@ -138,16 +143,6 @@ class Trainer:
         self.step += 1
         images = self._images(inputs)
         self._add(loss, nll, correct, norm, images, images * (len(targets) // len(inputs)))
-
-    def lr_factor(self, step: int) -> float:
-        """Return the learning rate of ``step`` divided by its peak."""
-        return lr_factor(
-            step,
-            total_steps=self.total_steps,
-            warmup_steps=self.warmup_steps,
-            schedule=self.recipe.lr_schedule,
-            end=self.recipe.lr_end,
-        )
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Fill the gradients of the mean loss over a batch, in ``accumulate`` parts."""
@@ -291,12 +286,12 @@ class Trainer:
 
         ``batches`` are the rows here; the scores are those of all processes together.
         """
-        model: nn.Module = self.model if self.ema is None else self.ema.module
+        model: Any = self.model if self.ema is None else self.ema.module
         try:
             return evaluate(model, batches, self.autocast, between, self.world.sum)
         finally:
-            if self.sharded:
-                strategies.reshard(model)
+            if self.sharded:  # free what FSDP2 keeps for a backward pass that never comes
+                model.reshard()
 
     # ------------------------------------------------------------------ state
 
