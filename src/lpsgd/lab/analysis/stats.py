@@ -17,7 +17,7 @@ ALPHA = 0.05
 POWER = 0.8
 ENOUGH_SEEDS = 5
 
-# Differences of rounded decimals carry rounding noise; a spread below this fraction of the values
+# Differences of rounded decimals have rounding noise; a spread below this fraction of the values
 # is that noise, and a t statistic made of it would be meaningless.
 _ROUNDING = 1e-12
 

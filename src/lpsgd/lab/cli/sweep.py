@@ -26,8 +26,6 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lpsgd.lab.search.outcome import Outcome
 
 
@@ -111,9 +109,13 @@ def sweep(
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.training.options import RunOptions
 
-    _check("--sampler", sampler, SAMPLERS)
-    _check("--pruner", pruner, PRUNERS)
-    _check("--metric", metric, DIRECTIONS)
+    for option, value, allowed in (
+        ("--sampler", sampler, SAMPLERS),
+        ("--pruner", pruner, PRUNERS),
+        ("--metric", metric, DIRECTIONS),
+    ):
+        if value not in allowed:
+            raise UserError(unknown_name(option, value, allowed))
     labels = [part.strip() for part in optimizers.split(",")] if optimizers else None
     competitors = read_space(space, only=labels, allow_import=allow_import)
     count = count_trials(competitors, sampler, trials)
@@ -138,11 +140,6 @@ def sweep(
             f"rates. What was tried is in {page}"
         )
     return 0
-
-
-def _check(option: str, value: str, allowed: Iterable[str]) -> None:
-    if value not in allowed:
-        raise UserError(unknown_name(option, value, allowed))
 
 
 def _recipe_values(

@@ -19,7 +19,7 @@ from lpsgd.lab.store.disk.files import write_text
 
 
 def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
-    """Write the page to ``path``, whole or not at all."""
+    """Write the page to ``path`` atomically."""
     from plotly.offline import get_plotlyjs
 
     results = analysis.results

@@ -4,7 +4,7 @@ A run that failed has error.json until it is started again. The process that tra
 the folder and, for machines that share the folder but not its lock, a heartbeat: the file .alive.
 
 Everything after training reads only this folder. Each file is complete or absent; metrics.jsonl
-grows by whole lines, and a run that resumes from a checkpoint first truncates it to what the
+grows by complete lines, and a run that resumes from a checkpoint first truncates it to what the
 checkpoint had seen.
 """
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole and right, or recognised as damaged.
+"""Checkpoints that are either intact, or recognised as damaged.
 
 A file's name holds the digest of its bytes, so name and content appear together in one rename. The
 last two are kept; a damaged one is passed over for the one before it. They load with

@@ -9,23 +9,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from lpsgd.lab.errors import LabError
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path``; on success flush it to disk and rename it to ``path``.
-
-    If the body raises, ``path`` is as it was before and the temporary file is gone.
-    """
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` atomically: flushed to disk under another name, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     part = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            yield stream
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         # mkstemp makes private files; give it the mode that an ordinary open() would have given
@@ -38,14 +33,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, whole or not at all."""
-    with replacing(path) as stream:
-        stream.write(data)
-
-
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` as UTF-8, whole or not at all.
+    """Write ``text`` to ``path`` as UTF-8, atomically.
 
     The name of a folder need not be UTF-8. What cannot be encoded becomes an escape, ``\\udcff``,
     which JSON reads as the same character again.
