@@ -11,13 +11,12 @@ import torch
 
 from lpsgd.lab.errors import Interrupted, UserError
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import STRATEGIES, RunOptions, check_options
 from lpsgd.lab.training.parallel.world import World
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import registry
-from tests.lab.small_runs import StopAfter, load, metrics, read, small_recipe
+from tests.lab.small_runs import StopAfter, load, load_weights, metrics, read, small_recipe
 from tests.process_group import in_processes
 
 from .distributed_runs import RECIPES, SMALL, TWO_CLASSES, here, in_double, run

@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
 
 
-class Manifest(BaseModel):
-    """What every manifest tells, that of a sweep (sweep.json) too."""
-
-    model_config = ConfigDict(frozen=True)
-
-    version: int = 1
-    command: str | None = None
-
-    def planned(self) -> Iterable[PlannedRun]:
-        """The runs that it names."""
-        return ()
-
-
 @dataclass(frozen=True)
 class PlannedRun:
     """A run of a plan; its folder is told relative to that of the manifest."""
@@ -52,13 +39,17 @@ def planned_run(task: Task, folder: str, **notes: Any) -> PlannedRun:
     return PlannedRun(task.label, task.recipe.seed, network, task.recipe.epochs, folder, **notes)
 
 
-class PlanManifest(Manifest):
-    """plan.json: the runs of a sweep or of a reproduction's target."""
+class Manifest(BaseModel):
+    """plan.json: the runs of a sweep or of a reproduction's target. sweep.json names none."""
 
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    command: str | None = None
     runs: tuple[PlannedRun, ...] = ()
 
     def planned(self) -> Iterable[PlannedRun]:
-        """The runs as they are written."""
+        """The runs that it names."""
         return self.runs
 
 
@@ -101,7 +92,7 @@ def write_comparison(
         model=recipe.model,
     )
     with writing(folder):
-        write_json(folder / "comparison.json", manifest.model_dump())
+        write_json(folder / "comparison.json", manifest.model_dump(exclude={"runs"}))
 
 
 def write_plan(
@@ -119,7 +110,7 @@ def write_plan(
         )
         for task in tasks
     ]
-    manifest = PlanManifest(command=command_line(), runs=tuple(runs))
+    manifest = Manifest(command=command_line(), runs=tuple(runs))
     with writing(folder):
         write_json(folder / "plan.json", manifest.model_dump())
 
@@ -134,7 +125,7 @@ def read_manifests(folder: Path) -> Iterator[Manifest]:
     if (found := read_comparison(folder)) is not None:
         yield found
     # a sweep's plan follows as soon as it knows its first trials
-    plan = read_model(folder / "plan.json", PlanManifest)
+    plan = read_model(folder / "plan.json", Manifest)
     sweep = None if plan else read_model(folder / "sweep.json", Manifest)
     if (manifest := plan or sweep) is not None:
         yield manifest

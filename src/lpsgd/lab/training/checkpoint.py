@@ -122,13 +122,6 @@ def is_checkpoint(path: Path) -> bool:
     return path.is_file() or path.suffix == SUFFIX
 
 
-def load_weights(run_folder: Path) -> dict[str, Any]:
-    """Return the newest intact checkpoint of a run: ``["model"]`` is its state dict."""
-    for state in CheckpointStore(run_folder / "checkpoints", lambda _: None).load():
-        return state
-    raise LabError(f"{run_folder} has no intact checkpoint")
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
