@@ -215,3 +215,17 @@ def test_peers_refuse_a_parameter_that_is_a_negative_view(make: Any) -> None:
         twin.grad = grad
         make([twin]).step()
     assert torch.equal(*twins)
+
+
+@KERNEL.marks[0]
+def test_a_compiled_step_refuses_a_negative_view_when_it_runs() -> None:
+    """The graph cannot ask; torch does when it calls the operator, in its own words."""
+    number, count = torch.tensor(1.0, dtype=torch.float64), torch.tensor(0)
+    for params, buffers in (
+        ([negative(torch.ones(3))], [torch.ones(3)]),
+        ([torch.ones(3)], [negative(torch.ones(3))]),
+    ):
+        with pytest.raises(RuntimeError, match="negation inputs"):
+            torch.ops.lpsgd.step(
+                params, [torch.ones(3)], buffers, number * 6, -number, number, 0.9, 1e-8, "", count
+            )

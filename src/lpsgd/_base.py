@@ -165,8 +165,8 @@ class LpOptimizer(Optimizer):
             group["p"] = self._exponent_at(schedule, self._count_of(group))
         if group.get("capturable") and not isinstance(group["p"], Tensor):
             device = group["params"][0].device if group["params"] else torch.device("cpu")
-            if device.type != "meta":  # where the number would be lost; the first step asks again
-                group["p"] = torch.tensor(group["p"], dtype=exponent_dtype(device), device=device)
+            if device.type != "meta":  # where the number would be lost; until the first step
+                group["p"] = _p_tensor(group["p"], device)
 
     # --- the count ----------------------------------------------------------------------------
 
@@ -264,6 +264,9 @@ class LpOptimizer(Optimizer):
             if step is None:
                 device = param.device if group["capturable"] else "cpu"
                 step = torch.tensor(self._count(), dtype=torch.int64, device=device)
+                if group["capturable"] and not isinstance(group.get("p"), Tensor | None):
+                    # when the optimizer was made, the parameters lay on the meta device
+                    group["p"] = _p_tensor(group["p"], param.device)
             state = self.state[param]
             state["step"] = step  # one object for the group, also where a tool has split it
             params.append(param)
@@ -283,8 +286,6 @@ class LpOptimizer(Optimizer):
         schedule: PFunction | None = group["p_schedule"]
         checks.schedule_or_none("p_schedule", schedule)
         if group.get("capturable") or torch.compiler.is_compiling():
-            if group.get("capturable") and not isinstance(group["p"], Tensor):
-                self._refresh_p(group)  # the parameters lay on the meta device before
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
             p: Exponent = group["p"]
@@ -458,6 +459,10 @@ def _laid_out_like(param: Tensor, value: Tensor) -> Tensor:
     if not are_plain([param, value]) or value.shape != like.shape:
         return value.clone().to(param.device)
     return torch.empty_like(like, dtype=value.dtype).copy_(value)
+
+
+def _p_tensor(p: float, device: torch.device) -> Tensor:
+    return torch.tensor(p, dtype=exponent_dtype(device), device=device)
 
 
 def _value_of(step: Tensor) -> int:

@@ -87,6 +87,13 @@ def require_memory(
             addresses(name, tensors)
 
 
+def any_negative(tensors: Sequence[Tensor]) -> bool:
+    """Whether one is a view whose memory holds the negatives; in a graph torch itself asks."""
+    if torch.compiler.is_compiling():
+        return False
+    return True in {tensor.is_neg() for tensor in tensors}
+
+
 def copy_(t: Tensors, x: Tensors) -> None:
     """t <- x, in t's dtype"""
     if type(t[0]) in PLAIN:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from lpsgd._dtensor import PLAIN, are_plain
-from lpsgd._foreach import addresses, is_dense
+from lpsgd._foreach import addresses, any_negative, is_dense
 from lpsgd.geometry import Normalize
 
 __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
@@ -102,7 +102,7 @@ def refusal(
             return f"the kernel runs on a CPU, and {name} is {_kinds(role)}"
         if not {tensor.dtype for tensor in role} <= _TYPES.keys():
             return f"the kernel takes float32, bfloat16 and float16, not {_kinds(role)}"
-        if role is not grads and True in {tensor.is_neg() for tensor in role}:
+        if role is not grads and any_negative(role):
             return f"{name} is a negative view, whose memory holds other signs; use resolve_neg()"
     return None if _contiguous(*roles.values()) else _layout_refusal(params, buffers)
 

@@ -28,6 +28,7 @@ from lpsgd import geometry
 from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd._dtensor import PLAIN, Shards, are_plain, local_part
 from lpsgd._foreach import (
+    any_negative,
     as_number,
     as_tensor,
     copy_,
@@ -323,7 +324,7 @@ def _rule(
         return _kernel
     require_memory(params, grads, buffers or ())
     # foreach operations do not write to negative views
-    if foreach is None and any(tensor.is_neg() for tensor in [*params, *(buffers or ())]):
+    if foreach is None and any_negative([*params, *(buffers or ())]):
         return _single_tensor
     return _single_tensor if foreach is False else _multi_tensor
 

@@ -45,7 +45,7 @@ class EpochEvent(_Event):
 
 
 class WarningEvent(_Event):
-    """Something that the user should know; the run is trained further."""
+    """Something that the user should know; training continues."""
 
     kind: Literal["warning"] = "warning"
     text: str

@@ -42,7 +42,7 @@ def pretend(dataset: str, chosen: Setup, shift: float) -> list[RunGroup]:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (task.folder / "metrics.jsonl").write_text(lines)
         write_result(task.folder, RunResult(state="complete", epochs=len(rows)))
-    return groups
+    return load_runs(groups)
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -114,7 +114,7 @@ def test_a_signal_saves_and_ends_all(tmp_path: Path, target: str) -> None:
         os.kill(pid, signal.SIGTERM)
     output = wait(child)
     assert child.returncode != 0
-    assert output.count("the same command goes on from there") == 1, output
+    assert output.count("the same command resumes from there") == 1, output
     (saved,) = (tmp_path / "run/checkpoints").glob("step-*.dcp")
     assert not (tmp_path / "run/result.json").exists()
     step = int(saved.name.split("-")[1])
