@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe, to_json
 from lpsgd.lab.store.disk.files import writing
-from lpsgd.lab.store.disk.jsonio import read_json, read_model, read_object, write_json
+from lpsgd.lab.store.disk.jsonio import read_json, read_object, write_json
 
 ERROR_FILE = "error.json"
 _PACKAGES = ("lpsgd", "torch", "numpy", "scipy", "scikit-learn", "pillow", "pytorch_optimizer")
@@ -64,11 +64,6 @@ def is_run(folder: Path) -> bool:
     except UserError:
         return True  # it cannot be read, which whoever reads the run will be told
     return isinstance(found.get("optimizer"), dict)
-
-
-def read_config(folder: Path) -> RunConfig | None:
-    """Return what the run in ``folder`` trains, or None if there is no run."""
-    return read_model(folder / "config.json", RunConfig)
 
 
 # ---------------------------------------------------------------------- result.json, error.json
@@ -145,21 +140,16 @@ def describe_environment(threads: int, device: str) -> dict[str, Any]:
     }
 
 
-def read_environment(folder: Path) -> dict[str, Any] | None:
-    """Return what the run in ``folder`` ran on, or None if it has not begun."""
-    return read_object(folder / "environment.json")
-
-
 def write_environment(folder: Path, environment: dict[str, Any]) -> None:
     """Record what the run in ``folder`` runs on, beside what it ran on before if that differs."""
-    earlier: list[Any] = []
+    path, earlier = folder / "environment.json", []
     with suppress(UserError):  # a damaged one is forgotten
-        if (before := read_environment(folder)) is not None:
+        if (before := read_object(path)) is not None:
             earlier = before.pop("earlier", [])
             if before != environment:
                 earlier = [*earlier, before]
     added = {"earlier": earlier} if earlier else {}
-    write_json(folder / "environment.json", {**environment, **added})
+    write_json(path, {**environment, **added})
 
 
 def git_commit(folder: Path) -> str | None:

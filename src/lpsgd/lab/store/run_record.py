@@ -10,16 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.store.disk.jsonio import read_model, read_object
 from lpsgd.lab.store.manifest import ComparisonManifest, read_comparison, run_place
 from lpsgd.lab.store.metrics_file import MetricsRow, read_metrics
-from lpsgd.lab.store.run_files import (
-    RunConfig,
-    RunResult,
-    is_run,
-    read_config,
-    read_environment,
-    read_result,
-)
+from lpsgd.lab.store.run_files import RunConfig, RunResult, is_run, read_result
 
 State = Literal["complete", "diverged", "incomplete", "not started"]
 
@@ -95,7 +89,7 @@ def load_comparison(folder: Path | str) -> Comparison:
 
 def load_run(place: Path, root: Path) -> RunRecord:
     """Read one run's folder; ``root`` is what its ``folder`` is told relative to."""
-    config, result = read_config(place), read_result(place)
+    config, result = read_model(place / "config.json", RunConfig), read_result(place)
     history = read_metrics(place / "metrics.jsonl")
     state: State = "incomplete"
     reason = None if result is None else result.reason
@@ -114,7 +108,7 @@ def load_run(place: Path, root: Path) -> RunRecord:
         state=state,
         reason=reason,
         config=config,
-        environment=read_environment(place),
+        environment=read_object(place / "environment.json"),
         result=result,
         history=history,
     )

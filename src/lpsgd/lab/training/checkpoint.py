@@ -53,7 +53,7 @@ class CheckpointStore:
             write_bytes(path, data)
         past = [p for p in self._paths() if p != path]
         # one of a later step was passed over as damaged: it must not take an intact one's place
-        useless = [p for p in past if _step(p) > step]
+        useless = [p for p in past if int(p.name.split("-")[1]) > step]
         older = [p for p in past if p not in useless]
         self._remove([*useless, *older[KEEP - 1 :]])
         return path
@@ -124,7 +124,3 @@ def is_checkpoint(path: Path) -> bool:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-def _step(path: Path) -> int:
-    return int(path.name.split("-")[1])
