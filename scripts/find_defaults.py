@@ -18,12 +18,13 @@ from typing import Any
 
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.search.definition import Sweep
 from lpsgd.lab.search.outcome import conclude
 from lpsgd.lab.search.proposals import Search, count_trials
-from lpsgd.lab.search.run import Sweep, carry_through
-from lpsgd.lab.search.space import parse_space
+from lpsgd.lab.search.run import run_search
+from lpsgd.lab.search.space_file import parse_space
 from lpsgd.lab.search.storage import StorageUrl
-from lpsgd.lab.store.disk.jsonio import write_json
+from lpsgd.lab.store.disk.files import write_text
 from lpsgd.lab.training.options import RunOptions
 
 DEFAULTS = Path(__file__).parents[1] / "src/lpsgd/lab/defaults.json"
@@ -86,7 +87,7 @@ def find(setting: str, optimizer: str, out: Path, jobs: int) -> dict[str, Any]:
     sweep = plan(setting, optimizer, out)
     command = f"python scripts/find_defaults.py --settings {setting} --optimizers {optimizer}"
     url = StorageUrl.of_file(sweep.folder / "trials.db")
-    ended = carry_through(sweep, url, ExecutorChoice(jobs=jobs), RunOptions(), command=command)
+    ended = run_search(sweep, url, ExecutorChoice(jobs=jobs), RunOptions(), command=command)
     (winner,) = conclude(sweep, ended).winners
     found = {name: winner.settings[name] for name in ("lr", "weight_decay")}
     print(f"{setting} {optimizer}: {found}, validation NLL {winner.trial.nll:.4f}")
@@ -112,7 +113,13 @@ def merge(new: list[dict[str, Any]]) -> None:
 
     known = {key(entry): entry for entry in json.loads(DEFAULTS.read_text())["entries"]}
     known |= {key(entry): entry for entry in new}
-    write_json(DEFAULTS, {"version": 1, "entries": [known[k] for k in sorted(known)]})
+    write_text(DEFAULTS, as_table([known[k] for k in sorted(known)]))
+
+
+def as_table(entries: list[dict[str, Any]]) -> str:
+    """The text of defaults.json: one line for each entry."""
+    lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
+    return f'{{"version": 1, "entries": [\n{lines}\n]}}\n'
 
 
 def main() -> None:

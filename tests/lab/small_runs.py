@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpsgd.lab.errors import Interrupted
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.data import load_data
-from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.training.build import load_data
+from lpsgd.lab.training.checkpoint import CheckpointStore
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.trainer import Trainer
@@ -105,3 +105,8 @@ def train_in_child(values: dict[str, Any], folder: str, save_seconds: float) -> 
     from lpsgd.lab.recipe import make_recipe
 
     train(make_recipe(values), Path(folder), options=RunOptions(save_seconds=save_seconds))
+
+
+def load_weights(run_folder: Path) -> dict[str, Any]:
+    """The newest intact checkpoint of a run: ``["trainer"]["model"]`` is its state dict."""
+    return next(CheckpointStore(run_folder / "checkpoints", lambda _: None).load())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections import defaultdict
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +100,10 @@ def test_bench_lists_and_runs_the_benchmarks(
     with pytest.raises(SystemExit):
         cli.main(["bench", "training", "no-such-part"])
     assert "unknown part 'no-such-part'" in capsys.readouterr().err
+
+
+def test_the_script_writes_the_file_in_its_form() -> None:
+    root = Path(__file__).parents[2]
+    script = runpy.run_path(str(root / "scripts/find_defaults.py"), run_name="script")
+    written = (root / "src/lpsgd/lab/defaults.json").read_text(encoding="utf-8")
+    assert script["as_table"](ENTRIES) == written

@@ -14,8 +14,8 @@ from lpsgd.lab.events import (
     ErrorEvent,
     RunEvent,
     decode_event,
-    encode_event,
 )
+from lpsgd.lab.store.metrics_file import MetricsRow
 
 
 @pytest.mark.parametrize(
@@ -25,19 +25,21 @@ from lpsgd.lab.events import (
         CurvatureProgressEvent(label="layer 1", done=1, total=9),
         EndEvent(state="diverged", epochs=3, reason="the loss became nan\nat step 7"),
         ErrorEvent(text="no disk", exit_code=2),
-        EpochEvent(metrics={"epoch": 1, "p": math.inf, "lr": 0.1, "val_nll": None}),
+        EpochEvent(metrics=MetricsRow(epoch=1, p=math.inf, lr=0.1, val_nll=None)),
     ],
 )
 def test_an_event_is_the_same_after_its_journey(event: RunEvent) -> None:
-    line = encode_event(event)
+    line = event.model_dump_json()
     assert "\n" not in line
     assert decode_event(line) == event
 
 
 def test_a_score_may_be_nan() -> None:
-    event = decode_event(encode_event(EpochEvent(metrics={"test_nll": math.nan})))
+    event = decode_event(
+        EpochEvent(metrics=MetricsRow(epoch=1, test_nll=math.nan)).model_dump_json()
+    )
     assert isinstance(event, EpochEvent)
-    assert math.isnan(event.metrics["test_nll"] or 0.0)
+    assert math.isnan(event.metrics.test_nll or 0.0)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,10 @@ import torch
 from torch import nn
 
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import factory, grammar, registry
-from tests.lab.small_runs import CPU, batches, load, metrics, small_recipe
+from tests.lab.small_runs import CPU, batches, load, load_weights, metrics, small_recipe
 
 HORIZON = {"total_steps": 20, "steps_per_epoch": 5, "total_epochs": 4}
 

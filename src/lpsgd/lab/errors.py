@@ -15,6 +15,10 @@ class UserError(LabError):
     exit_code = 2
 
 
+class Interrupted(LabError):
+    """The run was asked to stop; it is saved and the same command resumes it."""
+
+
 class ToldElsewhere(LabError):
     """Another process of the same run has told the user what happened; this one only ends."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.store.metrics_file import MetricsRow
 
 
 class _Event(BaseModel):
@@ -40,7 +41,7 @@ class EpochEvent(_Event):
     """An epoch is done; ``metrics`` is its line of metrics.jsonl."""
 
     kind: Literal["epoch"] = "epoch"
-    metrics: Mapping[str, int | float | None]
+    metrics: MetricsRow
 
 
 class WarningEvent(_Event):
@@ -109,15 +110,10 @@ RunListener = Callable[[RunEvent], None]
 _EVENT: TypeAdapter[RunEvent] = TypeAdapter(Annotated[RunEvent, Field(discriminator="kind")])
 
 
-def encode_event(event: RunEvent) -> str:
-    """The event as one line of JSON.
-
-    >>> encode_event(StepEvent(step=3))
-    '{"kind":"step","step":3}'
-    """
-    return event.model_dump_json()
-
-
 def decode_event(line: str) -> RunEvent:
-    """The event that ``line`` encodes; a ValueError if it encodes none."""
+    """The event that a line of JSON encodes; a ValueError if it encodes none.
+
+    >>> decode_event(StepEvent(step=3).model_dump_json())
+    StepEvent(kind='step', step=3)
+    """
     return _EVENT.validate_json(line)

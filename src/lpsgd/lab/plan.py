@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,11 @@ def resolve(
     try:
         if optimizer is not None:
             values["optimizer"], values["settings"] = grammar.parse(optimizer)
-        elif not allow_import:
-            _refuse_imports(values, source)
+        elif not allow_import and grammar.is_import_path(name := str(values.get("optimizer", ""))):
+            raise UserError(
+                f"{source}: optimizer={name!r} would import and run code of that package; "
+                "give --allow-import if you trust this file"
+            )
         recipe = make_recipe(values, source=source)
         spec = registry.get(recipe.optimizer)
         found = default_settings(recipe.dataset, recipe.model, recipe.optimizer)
@@ -59,15 +62,6 @@ def resolve(
         closure=recipe.closure if imported else spec.needs_closure,
         create_graph=recipe.create_graph if imported else spec.create_graph,
     )
-
-
-def _refuse_imports(values: Mapping[str, Any], source: str) -> None:
-    name = values.get("optimizer", "")
-    if isinstance(name, str) and grammar.is_import_path(name):
-        raise UserError(
-            f"{source}: optimizer={name!r} would import and run code of that package; "
-            "give --allow-import if you trust this file"
-        )
 
 
 def labels(optimizers: Sequence[str]) -> list[str]:
@@ -150,17 +144,12 @@ def plan_recipes(
 _OWN = ("optimizer", "settings", "seed", "closure", "create_graph")  # what competitors differ in
 
 
-def _recipe_files(paths: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
+def _recipe_files(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
-        if path.is_dir():
-            inside = sorted(path.glob("*.toml"))
-            if not inside:
-                raise UserError(f"--recipes {path}: no .toml file in this folder")
-            found += inside
-        else:
-            found.append(path)
-    return found
+        found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"--recipes {path}: no .toml file in this folder")
+        yield from found
 
 
 def _plan(

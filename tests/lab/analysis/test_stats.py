@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from lpsgd.lab import formatting as numbers
 from lpsgd.lab.analysis import stats
-from lpsgd.lab.report import comparison_page, document_page
+from lpsgd.lab.report import comparison_page, document
 from lpsgd.lab.store.disk import jsonio as strict
 
 VALUES = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize("module", [numbers, stats, strict, comparison_page, document_page])
+@pytest.mark.parametrize("module", [numbers, stats, strict, comparison_page, document])
 def test_examples_in_docstrings(module):
     assert doctest.testmod(module).failed == 0
 

@@ -16,7 +16,6 @@ import torch
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.plan import labels, plan_comparison
-from lpsgd.lab.store.environment import Environment
 from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.training.loop import train
 from tests.lab.comparing import (
@@ -182,7 +181,7 @@ def test_a_run_that_another_command_trains_is_not_marked_as_failed(
 ) -> None:
     recipe = small_recipe("sgd:lr=0.05")
     with open_run(tmp_path / "out/runs/sgd/seed-0", recipe) as run:
-        run.begin(recipe, "sgd", Environment())
+        run.begin(recipe, "sgd", {})
         assert run_compare(tmp_path / "out", "sgd:lr=0.05", "--seeds", "1") == 1
     assert "in use by another process" in capsys.readouterr().err
     assert not [*tmp_path.rglob("error.json")]

@@ -17,8 +17,7 @@ from PIL import Image
 from lpsgd.lab.cli.app import main
 from lpsgd.lab.formatting import cell_text
 from lpsgd.lab.paper.targets import TARGETS
-from lpsgd.lab.report.document import Document, Picture, Table, text, to_csv, to_markdown
-from lpsgd.lab.report.document_page import inline
+from lpsgd.lab.report.document import Document, Picture, Table, inline, text, to_csv, to_markdown
 
 
 def test_list_tells_cost_and_choices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,9 @@ from lpsgd.lab import models
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.spectra.options import CurvatureOptions, parse_options
-from lpsgd.lab.training.checkpoint import load_weights
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
-from tests.lab.small_runs import CPU, StopAfter, assert_same_run, load, small_recipe
+from tests.lab.small_runs import CPU, StopAfter, assert_same_run, load, load_weights, small_recipe
 
 CURVATURE = "every=2,probes=1,lanczos=6,samples=40,layers=true"
 FLAGS = (
@@ -67,7 +66,7 @@ def test_training_is_the_same_with_and_without(tmp_path):
 
 
 def test_a_run_stopped_while_measuring_resumes_to_the_same_end(tmp_path):
-    from lpsgd.lab.training.interrupt import Interrupted
+    from lpsgd.lab.errors import Interrupted
 
     recipe, options = small_recipe(), RunOptions(curvature=CURVATURE)
     train(recipe, tmp_path / "whole", options=options)

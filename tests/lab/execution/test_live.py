@@ -20,8 +20,10 @@ from lpsgd.lab.events import (
     StepEvent,
 )
 from lpsgd.lab.execution.live import RunsDisplay
-from lpsgd.lab.execution.progress import RunProgress, progress_line, progress_table, time_left
+from lpsgd.lab.execution.progress import progress_line, progress_table, time_left
 from lpsgd.lab.plan import Task
+from lpsgd.lab.store.metrics_file import MetricsRow
+from lpsgd.lab.store.status import RunProgress
 from tests.lab.small_runs import small_recipe
 
 
@@ -37,8 +39,7 @@ class ManualClock:
 
 def epoch_event(epoch: int, step: int = 0, **scores: float) -> EpochEvent:
     """The end of an epoch, with these scores and no others."""
-    none = {"test_top1": None, "val_top1": None}
-    return EpochEvent(metrics={**none, **scores, "epoch": epoch, "step": step})
+    return EpochEvent(metrics=MetricsRow(epoch=epoch, step=step, **scores))
 
 
 def make_tasks(seeds: int, folder: Path = Path("runs")) -> list[Task]:

@@ -17,7 +17,7 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.execution.local import LocalExecutor, default_jobs, keeping_workers
 from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task
-from lpsgd.lab.store.result import read_result
+from lpsgd.lab.store.run_files import read_result
 from lpsgd.lab.training.options import RunOptions
 from tests.lab.small_runs import assert_same_run, small_recipe
 

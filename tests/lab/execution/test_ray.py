@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.store.heartbeat import remove_heartbeat, write_heartbeat
-from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.errors import Interrupted
+from lpsgd.lab.store.run_folder import remove_heartbeat, write_heartbeat
 from lpsgd.lab.training.loop import train
 from tests.lab.comparing import (
     SMALL_FLAGS,

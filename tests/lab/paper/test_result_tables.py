@@ -14,9 +14,8 @@ from lpsgd.lab.paper.scales import SCALES, Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.report.document import to_markdown, write_document
-from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.disk.jsonio import write_json
-from lpsgd.lab.store.result import RunResult, write_result
+from lpsgd.lab.store.run_files import RunConfig, RunResult, write_result
 from tests.lab.made_up_runs import history
 
 

@@ -21,10 +21,9 @@ import optuna
 
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.storage import StorageUrl, open_storage
-from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.disk.jsonio import write_json
 from lpsgd.lab.store.metrics_file import MetricsRow
-from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.run_files import RunConfig, RunResult, write_result
 from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.training.options import RunOptions
 
@@ -61,12 +60,14 @@ def _fake(task: Task, options: RunOptions) -> None:
             run.metrics.append(row(task, done + 1))
             os.kill(os.getpid(), signal.SIGKILL)
         if task.recipe.settings["lr"] > 1e10:
-            run.finish(RunResult(state="diverged", epochs=0, reason="the loss became inf"))
+            write_result(
+                task.folder, RunResult(state="diverged", epochs=0, reason="the loss became inf")
+            )
             return
         for epoch in range(done + 1, last + 1):
             run.metrics.append(row(task, epoch))
         if last == task.recipe.epochs:
-            run.finish(RunResult(state="complete", epochs=last))
+            write_result(task.folder, RunResult(state="complete", epochs=last))
 
 
 def row(task: Task, epoch: int) -> MetricsRow:

@@ -53,7 +53,7 @@ def test_a_run_is_read_whole() -> None:
     assert run.settings["p_schedule"] == "cosine"
     assert (run.setting("batch_size"), run.setting("lr_schedule")) == (128, "cosine")
     assert run.environment is not None
-    assert run.environment.to_json() == read(LEGACY / "trained", "environment.json")
+    assert run.environment == read(LEGACY / "trained", "environment.json")
     assert run.result is not None
     assert run.result.model_dump() == read(LEGACY / "trained", "result.json")
     for name in lines(LEGACY / "trained")[0]:

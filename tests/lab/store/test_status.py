@@ -19,16 +19,14 @@ from typing import Any
 import pytest
 
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.execution.progress import RunProgress, time_left
+from lpsgd.lab.errors import Interrupted, LabError, UserError
+from lpsgd.lab.execution.progress import time_left
 from lpsgd.lab.plan import Task, plan_comparison
 from lpsgd.lab.store.disk.lock import is_held
-from lpsgd.lab.store.heartbeat import write_heartbeat
 from lpsgd.lab.store.manifest import write_comparison, write_plan
-from lpsgd.lab.store.result import write_error
-from lpsgd.lab.store.run_folder import open_run
-from lpsgd.lab.store.status import Status, read_status
-from lpsgd.lab.training.interrupt import Interrupted
+from lpsgd.lab.store.run_files import write_error
+from lpsgd.lab.store.run_folder import open_run, write_heartbeat
+from lpsgd.lab.store.status import RunProgress, Status, read_status
 from lpsgd.lab.training.loop import train
 from tests.lab.comparing import SMALL_VALUES, kill_own_process, run_compare
 from tests.lab.small_runs import StopAfter, small_recipe

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.errors import Interrupted, UserError
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.checkpoint import load_weights
-from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
-from lpsgd.lab.training.options import STRATEGIES, RunOptions
+from lpsgd.lab.training.options import STRATEGIES, RunOptions, check_options
 from lpsgd.lab.training.parallel.world import World
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import registry
-from tests.lab.small_runs import CPU, StopAfter, load, metrics, read, small_recipe
+from tests.lab.small_runs import StopAfter, load, load_weights, metrics, read, small_recipe
 from tests.process_group import in_processes
 
 from .distributed_runs import RECIPES, SMALL, TWO_CLASSES, here, in_double, run
@@ -312,7 +310,7 @@ def test_what_several_processes_cannot_do(
 ) -> None:
     recipe: Recipe = small_recipe("torch.optim:SGD:lr=0.1", **changes)
     with pytest.raises(UserError, match=message):
-        Trainer(recipe, load(recipe), CPU, World(0, 2, together=True), strategy)
+        check_options(recipe, RunOptions(strategy=strategy), World(0, 2, together=True))
 
 
 def test_optimizers_that_cannot_step_sharded_parameters(two: Any) -> None:

@@ -17,9 +17,8 @@ import pytest
 from PIL import Image
 
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import Interrupted, LabError, UserError
 from lpsgd.lab.store.metrics_file import MetricsFile, MetricsRow
-from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.options import RunOptions
 from tests.lab.small_runs import assert_same_run, metrics, read, small_recipe
@@ -281,7 +280,7 @@ def test_a_run_that_moves_keeps_what_it_began_on(
     stop = threading.Event()
     stop.set()
     for name in ("first", "first", "second"):
-        monkeypatch.setattr("lpsgd.lab.store.environment._cpu_name", lambda name=name: name)
+        monkeypatch.setattr("lpsgd.lab.store.run_files._cpu_name", lambda name=name: name)
         with pytest.raises(Interrupted):
             train(small_recipe(), tmp_path / "run", stop=stop)
     train(small_recipe(), tmp_path / "run")

@@ -161,7 +161,7 @@ def wait_for(path: Path) -> None:
 
 def stopped_run(folder: Path) -> list[Path]:
     """A run stopped after six of eight steps with two checkpoints, the newest first."""
-    from lpsgd.lab.training.interrupt import Interrupted
+    from lpsgd.lab.errors import Interrupted
     from tests.lab.small_runs import StopAfter
 
     recipe = small_recipe()

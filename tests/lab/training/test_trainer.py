@@ -50,7 +50,7 @@ def test_a_run_is_the_plain_loop_that_it_stands_for(tmp_path: Path) -> None:
     assert last["test_top1"] == 100 * (logits.argmax(1) == labels).double().mean().item()
     among5 = (logits.topk(5).indices == labels[:, None]).any(1)
     assert last["test_top5"] == 100 * among5.double().mean().item()
-    from lpsgd.lab.training.checkpoint import load_weights
+    from tests.lab.small_runs import load_weights
 
     saved = load_weights(tmp_path)["trainer"]["model"]
     for name, value in model.state_dict().items():

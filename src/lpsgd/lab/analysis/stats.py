@@ -17,7 +17,7 @@ ALPHA = 0.05
 POWER = 0.8
 ENOUGH_SEEDS = 5
 
-# Differences of rounded decimals carry rounding noise; a spread below this fraction of the values
+# Differences of rounded decimals have rounding noise; a spread below this fraction of the values
 # is that noise, and a t statistic made of it would be meaningless.
 _ROUNDING = 1e-12
 
@@ -82,10 +82,6 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> Paired:
     >>> round(paired([3.0, 5.0, 8.0], [1.0, 4.0, 5.0]).p, 4)
     0.0742
     """
-    if len(values) != len(reference):
-        raise ValueError(
-            f"values and reference must pair up: got {len(values)} and {len(reference)} values"
-        )
     differences = [a - b for a, b in zip(values, reference, strict=True)]
     s = summarise(differences)
     if s.mean is None or s.sd is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,12 +20,9 @@ from lpsgd.lab.cli.options import (
     with_executor_options,
     with_recipe_options,
 )
-from lpsgd.lab.cli.report import show_report
+from lpsgd.lab.cli.report import report
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
 
@@ -38,7 +35,7 @@ def compare(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Names with optional settings: sgd,lpsgdm:lr=1e-3,p=6. "
+            help="Names with optional settings: sgd,lpsgdm:lr=1e-2,p=6. "
             f"[default: {DEFAULT_OPTIMIZERS}]"
         ),
     ] = None,
@@ -108,7 +105,7 @@ def compare(
     if failures:
         problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
     try:
-        show_report(folder, as_json=as_json)
+        report(folder, as_json=as_json)
     except LabError as error:
         problems.append(str(error))
     if problems:

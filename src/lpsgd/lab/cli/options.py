@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -35,7 +36,7 @@ AllowImport = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-# These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-3,p=6
+# These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-2,p=6
 _NOT_OPTIONS = ("optimizer", "settings")
 
 
@@ -63,8 +64,11 @@ def with_recipe_options(
                 sys.path.append(here)  # the user's own modules can be named as import paths
             given = {name: arguments.pop(name) for name in fields}
             values = {name: value for name, value in given.items() if value is not None}
-            if "data" in values:
-                values["data"] = _read_pairs(values["data"])
+            try:
+                if pairs := values.pop("data", None):
+                    values["data"] = {key: parse_value(v) for key, v in map(parse_pair, pairs)}
+            except ValueError as error:
+                raise UserError(f"--data: {error}") from None
             return command(values, **arguments)
 
         extra = [
@@ -75,20 +79,12 @@ def with_recipe_options(
     return decorate
 
 
-def _executor_option(
-    name: str, kind: Any, help_: str, *, default: Any = None, **limits: Any
-) -> inspect.Parameter:
-    flag = "--" + name.replace("_", "-")
-    option = typer.Option(
-        default,
-        flag,
-        help=help_,
-        rich_help_panel="Where the runs are trained (changes no result)",
-        **limits,
-    )
+def _option(panel: str, name: str, kind: Any, text: str, **how: Any) -> inspect.Parameter:
+    option = typer.Option(how.pop("default", None), help=text, rich_help_panel=panel, **how)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
 
+_executor_option = partial(_option, "Where the runs are trained (changes no result)")
 _EXECUTOR_OPTIONS = (
     _executor_option(
         "executor", str, "local: processes of this machine. ray: a Ray cluster.", default="local"
@@ -150,39 +146,14 @@ def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, An
 
 
 def _parameter(name: str, info: FieldInfo, default: str | None) -> inspect.Parameter:
-    flag = "--" + name.replace("_", "-")
-    kind = _kind(info.annotation)
-    flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+    choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
+    # `int | None` is an int, and of choices the recipe checks the value
+    kind: Any = str if choices else next(iter(get_args(info.annotation)), info.annotation)
     text = info.description or ""
     if name == "data":
-        kind, flags = list[str], ["--data"]
-        text = "Option of the data set as key=value; may be repeated."
+        kind, text = list[str], "Option of the data set as key=value; may be repeated."
     elif default is not None or info.default is not None:
         own = str(info.default).lower() if kind is bool else info.default
         text += f" [default: {default or own}]"
-    is_choice = get_origin(info.annotation) is Literal
-    option = typer.Option(
-        None,
-        *flags,
-        help=text,
-        metavar="|".join(get_args(info.annotation)) if is_choice else None,
-        show_default=False,
-        rich_help_panel="The recipe",
-    )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None
-    )
-
-
-def _kind(annotation: Any) -> Any:
-    if get_origin(annotation) is Literal:
-        return str  # the recipe checks the value
-    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
-    return kinds[0] if kinds else annotation
-
-
-def _read_pairs(texts: list[str]) -> dict[str, Any]:
-    try:
-        return {key: parse_value(value) for key, value in map(parse_pair, texts)}
-    except ValueError as error:
-        raise UserError(f"--data: {error}") from None
+    metavar = "|".join(choices) or None
+    return _option("The recipe", name, kind | None, text, metavar=metavar, show_default=False)

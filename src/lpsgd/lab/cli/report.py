@@ -44,18 +44,6 @@ def report(
 
     Example: `lpsgd report runs/digits --out digits.html`
     """
-    show_report(folder, out, reference, figure=figure, as_json=as_json)
-
-
-def show_report(
-    folder: Path,
-    out: Path | None = None,
-    reference: str | None = None,
-    *,
-    figure: bool = False,
-    as_json: bool = False,
-) -> None:
-    """Print the analysis of the runs in ``folder``; write the page and, if asked, the figure."""
     from rich.console import Console
 
     from lpsgd.lab.analysis.comparison import analyse

@@ -120,8 +120,7 @@ def _make(
     """Make the targets one after another; `all` continues past one whose data is missing."""
     from lpsgd.lab.paper import PAPER_TITLE
     from lpsgd.lab.paper.targets import make
-    from lpsgd.lab.report.document import write_document
-    from lpsgd.lab.report.document_page import write_document_page
+    from lpsgd.lab.report.document import write_document, write_document_page
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.store.manifest import write_plan
 

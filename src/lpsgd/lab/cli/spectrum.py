@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,14 +12,6 @@ from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 
 if TYPE_CHECKING:
     from lpsgd.lab.spectra.records import CurvatureRecord
-
-
-class Checkpoints(StrEnum):
-    """Which checkpoints to measure."""
-
-    last = "last"
-    all = "all"
-    none = "none"
 
 
 def spectrum(
@@ -36,7 +27,7 @@ def spectrum(
         bool, typer.Option("--layerwise", help="Measure each layer's block too.")
     ] = False,
     checkpoints: Annotated[
-        Checkpoints | None,
+        Literal["last", "all", "none"] | None,
         typer.Option(
             help="Which checkpoints to measure; none draws what training has recorded, which is "
             "also what happens by default where there is such a record and no --curvature.",
@@ -77,17 +68,12 @@ def spectrum(
     enough = bool(records) and (not layerwise or any(r["layers"] for r in records.values()))
     if checkpoints is None:
         wanted = enough and source == folder and not curvature
-        checkpoints = Checkpoints.none if wanted else Checkpoints.last
-    if checkpoints is not Checkpoints.none:
+        checkpoints = "none" if wanted else "last"
+    if checkpoints != "none":
         path = out / FILE_NAME
         path.unlink(missing_ok=True)
-        measure_checkpoints(
-            source,
-            path,
-            options,
-            every_checkpoint=checkpoints is Checkpoints.all,
-            root=root,
-        )
+        everyone = checkpoints == "all"
+        measure_checkpoints(source, path, options, every_checkpoint=everyone, root=root)
         measured = read_curvature(path)
         # spectra in the other mode of batch norm are of another matrix
         alike = {e: r for e, r in records.items() if r["batchnorm"] == options.batchnorm}

@@ -41,7 +41,7 @@ def status(
     """
     from rich.console import Console
 
-    from lpsgd.lab.execution.progress import time_left
+    from lpsgd.lab.execution.progress import progress_table, time_left
     from lpsgd.lab.store.disk.jsonio import encode
     from lpsgd.lab.store.status import read_status
 
@@ -58,7 +58,13 @@ def status(
         return
     console = Console(highlight=False)
     found = _watch(folder, console) if watch else read_status(folder)
-    _show(found, console)
+    rows = console.height - 4 if console.is_terminal else None
+    console.print(progress_table(found.runs, rows=rows))
+    states = {run.state for run in found.runs}
+    if "running" not in states and states & {"queued", "interrupted", "failed"}:
+        console.print("\nNothing is running there now. To resume:", markup=False)
+        for command in found.commands or ["the command that began it"]:
+            console.print(f"  {command}", markup=False, soft_wrap=True)
 
 
 def _watch(folder: Path, console: Console) -> Status:
@@ -85,15 +91,3 @@ def _watch(folder: Path, console: Console) -> Status:
             time.sleep(_WATCH_SECONDS)
             found = read_status(folder)
     return found
-
-
-def _show(found: Status, console: Console) -> None:
-    from lpsgd.lab.execution.progress import progress_table
-
-    rows = console.height - 4 if console.is_terminal else None
-    console.print(progress_table(found.runs, rows=rows))
-    states = {run.state for run in found.runs}
-    if "running" not in states and states & {"queued", "interrupted", "failed"}:
-        console.print("\nNothing is running there now. To resume:", markup=False)
-        for command in found.commands or ["the command that began it"]:
-            console.print(f"  {command}", markup=False, soft_wrap=True)

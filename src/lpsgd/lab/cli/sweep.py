@@ -26,9 +26,6 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from lpsgd.lab.recipe import Recipe
     from lpsgd.lab.search.outcome import Outcome
 
 
@@ -111,9 +108,13 @@ def sweep(
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.training.options import RunOptions
 
-    _check("--sampler", sampler, SAMPLERS)
-    _check("--pruner", pruner, PRUNERS)
-    _check("--metric", metric, DIRECTIONS)
+    for option, value, allowed in (
+        ("--sampler", sampler, SAMPLERS),
+        ("--pruner", pruner, PRUNERS),
+        ("--metric", metric, DIRECTIONS),
+    ):
+        if value not in allowed:
+            raise UserError(unknown_name(option, value, allowed))
     labels = [part.strip() for part in optimizers.split(",")] if optimizers else None
     competitors = read_space(space, only=labels, allow_import=allow_import)
     count = count_trials(competitors, sampler, trials)
@@ -140,47 +141,34 @@ def sweep(
     return 0
 
 
-def _check(option: str, value: str, allowed: Iterable[str]) -> None:
-    if value not in allowed:
-        raise UserError(unknown_name(option, value, allowed))
-
-
 def _recipe_values(
     recipe: Path | None, given: dict[str, Any], train_seed: int, root: Path | None
 ) -> dict[str, Any]:
-    """The recipe that all trials share, with a validation split."""
-    from lpsgd.lab.plan import resolve
+    """The recipe that all trials share, with a validation split.
 
-    values = read_values(recipe, given)
-    for name in ("optimizer", "settings"):
-        values.pop(name, None)  # these are what is searched
+    It is as large as was asked for, or a fifth of the training set (of the images that `train_size`
+    asks for, else of all).
+    """
+    import torch
+
+    from lpsgd.lab import models
+    from lpsgd.lab.plan import resolve
+    from lpsgd.lab.training.build import load_data
+    from lpsgd.lab.training.options import RunOptions
+
+    searched = ("optimizer", "settings")
+    values = {k: v for k, v in read_values(recipe, given).items() if k not in searched}
     values["seed"] = train_seed
     shared = resolve(values)
     if values.get("val_size") == 0:
         raise UserError("--val-size 0: trials are chosen on the validation split; give it images")
-    values["val_size"] = _rehearse(shared, root)
-    return values
-
-
-def _rehearse(recipe: Recipe, root: Path | None) -> int:
-    """Load data and make the model once, so that a mistake is told before anything is written.
-
-    Returns the size of the validation split: as given, or a fifth of the training set (of the
-    images that `train_size` asks for, else of all).
-    """
-    from lpsgd.lab import models
-    from lpsgd.lab.training.data import load_data
-    from lpsgd.lab.training.numerics import choose_device
-    from lpsgd.lab.training.options import RunOptions
-
-    val_size = recipe.val_size
-    if not val_size and recipe.train_size is not None:
-        val_size = max(1, recipe.train_size // 5)
-    checked = recipe.with_changes(val_size=val_size)
-    data = load_data(checked, RunOptions(root), choose_device("cpu"))
+    val_size = shared.val_size or (max(1, shared.train_size // 5) if shared.train_size else 0)
+    # load data and make the model once, so that a mistake is told before anything is written
+    checked = shared.with_changes(val_size=val_size)
+    data = load_data(checked, RunOptions(root), torch.device("cpu"))
     shape, classes = data.input_shape, data.classes
-    models.create(recipe.model, input_shape=shape, classes=classes, width=recipe.width)
-    return val_size or max(1, data.train.size // 5)
+    models.create(shared.model, input_shape=shape, classes=classes, width=shared.width)
+    return {**values, "val_size": val_size or max(1, data.train.size // 5)}
 
 
 def _show(outcome: Outcome, page: Path) -> None:

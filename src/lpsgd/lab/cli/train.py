@@ -69,8 +69,8 @@ def train(
         torchrun --nproc-per-node 2 -m lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6
     """
     from lpsgd.lab.execution.live_run import RunDisplay
+    from lpsgd.lab.execution.signals import stop_on_signals
     from lpsgd.lab.plan import default_folder, resolve
-    from lpsgd.lab.training.interrupt import stop_on_signals
     from lpsgd.lab.training.loop import train as run_training
     from lpsgd.lab.training.options import RunOptions
     from lpsgd.lab.training.parallel.world import joined, launched

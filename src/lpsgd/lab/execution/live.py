@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from rich.table import Table
 
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent
-from lpsgd.lab.execution.progress import ENDED, RunProgress, progress_line, progress_table
+from lpsgd.lab.execution.progress import ENDED, progress_line, progress_table
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
-from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.manifest import planned_run
+from lpsgd.lab.store.run_files import RunResult
+from lpsgd.lab.store.status import RunProgress
 
 _REFRESH_SECONDS = 0.25
-# Without a terminal: time between two lines about the whole, which grows with the time gone by.
+# Without a terminal: time between two lines about all runs, which grows with the time gone by.
 _SUMMARY_SECONDS = 60.0
 _SUMMARY_SHARE = 0.05
 
@@ -38,8 +40,10 @@ class RunsDisplay:
     ) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
-        self._runs = {task.folder: _queued(task) for task in tasks}
-        self._paces: dict[Path, _Pace] = {}
+        self._runs = {
+            task.folder: RunProgress(**vars(planned_run(task, str(task.folder)))) for task in tasks
+        }
+        self._starts: dict[Path, tuple[events.StartEvent, float]] = {}
         self._split = "test"  # which accuracies these are
         self._began = self._drawn = self._summed = clock()
         self._live = (
@@ -67,15 +71,14 @@ class RunsDisplay:
             case events.AssignedEvent():
                 self._set(task, state="running")
             case events.StartEvent():
-                self._paces[task.folder] = _Pace(event.step, event.total_steps, self._clock())
+                self._starts[task.folder] = event, self._clock()
             case events.StepEvent():
                 self._keep_pace(task, event.step)
             case events.EpochEvent(metrics=row):
                 # a search leaves the test set alone
-                self._split = "validation" if row["test_top1"] is None else "test"
-                score = row["val_top1" if row["test_top1"] is None else "test_top1"]
-                self._set(task, epoch=row["epoch"], accuracy=score)
-                self._keep_pace(task, row["step"] or 0)
+                self._split = "validation" if row.test_top1 is None else "test"
+                self._set(task, epoch=row.epoch, accuracy=row.accuracy)
+                self._keep_pace(task, row.step or 0)
             case events.WarningEvent():
                 self._say(task, f"warning: {event.text}")
             case events.EndEvent():
@@ -93,15 +96,15 @@ class RunsDisplay:
     def _set(self, task: Task, **changes: Any) -> None:
         self._runs[task.folder] = replace(self._runs[task.folder], **changes)
 
-    def _keep_pace(self, task: Task, step: float) -> None:
-        pace = self._paces.get(task.folder)
-        if pace is None or step <= pace.first_step:
+    def _keep_pace(self, task: Task, step: int) -> None:
+        start, began = self._starts.get(task.folder, (None, 0.0))
+        if start is None or step <= start.step:
             return
-        seconds = (self._clock() - pace.began) / (step - pace.first_step)
+        seconds = (self._clock() - began) / (step - start.step)
         self._set(
             task,
-            seconds_left=seconds * (pace.total_steps - step),
-            seconds_per_epoch=seconds * pace.total_steps / task.recipe.epochs,
+            seconds_left=seconds * (start.total_steps - step),
+            seconds_per_epoch=seconds * start.total_steps / task.recipe.epochs,
         )
 
     def _ending(self, task: Task, event: events.EndEvent) -> str:
@@ -133,18 +136,3 @@ class RunsDisplay:
     def _table(self) -> Table:
         # the heading, the line below, and room for what was printed above
         return progress_table(list(self._runs.values()), rows=self._console.height - 4)
-
-
-@dataclass(frozen=True)
-class _Pace:
-    """From which step on, of how many, and since when a run is watched."""
-
-    first_step: int
-    total_steps: int
-    began: float
-
-
-def _queued(task: Task) -> RunProgress:
-    recipe = task.recipe
-    network = f"{recipe.model} / {recipe.dataset}"
-    return RunProgress(task.label, recipe.seed, network, recipe.epochs, str(task.folder))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.progress import Progress, TimeRemainingColumn
 
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent, RunListener
+from lpsgd.lab.store.metrics_file import MetricsRow
 
 
 class RunDisplay:
@@ -39,7 +40,7 @@ class RunDisplay:
                 self._update(completed=event.step)
             case events.EpochEvent(metrics=row):
                 self._say(_epoch_line(row, self._epochs))
-                self._update(completed=row["step"])
+                self._update(completed=row.step)
             case events.WarningEvent():
                 self._say(f"warning: {event.text}")
             case events.CurvatureEvent():
@@ -74,10 +75,10 @@ class RunDisplay:
             self._bar.console.print(text, markup=False, highlight=False)
 
 
-def _epoch_line(row: Mapping[str, Any], epochs: int) -> str:
-    p = "" if row["p"] is None else f"  p {row['p']:.3g}"
+def _epoch_line(row: MetricsRow, epochs: int) -> str:
+    p = "" if row.p is None else f"  p {row.p:.3g}"
     return (
-        f"epoch {row['epoch']}/{epochs}  train NLL {row['train_nll']:.4f}  "
-        f"test NLL {row['test_nll']:.4f}  top-1 {row['test_top1']:.2f} %  "
-        f"lr {row['lr']:.3g}{p}  {row['images_per_second']:.0f} images/s"
+        f"epoch {row.epoch}/{epochs}  train NLL {row.train_nll:.4f}  "
+        f"test NLL {row.test_nll:.4f}  top-1 {row.test_top1:.2f} %  "
+        f"lr {row.lr:.3g}{p}  {row.images_per_second:.0f} images/s"
     )

@@ -7,7 +7,6 @@ is tried again from its last checkpoint.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -30,7 +29,7 @@ from lpsgd.lab.events import (
     decode_event,
 )
 from lpsgd.lab.execution.executor import RETRIES, TaskListener
-from lpsgd.lab.execution.job import JobSpec
+from lpsgd.lab.execution.worker import JobSpec
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
@@ -105,7 +104,9 @@ class LocalExecutor:
 
     def _run_task(self, task: Task, pool: WorkerPool, stop: threading.Event) -> Iterator[RunEvent]:
         """The events of one run, which is tried again if its process is lost."""
-        job = JobSpec(task.recipe, task.folder, task.label, self.options)
+        job = JobSpec(
+            recipe=task.recipe, folder=task.folder, label=task.label, options=self.options
+        )
         for left in reversed(range(1 + RETRIES)):
             try:
                 worker = pool.acquire()
@@ -219,7 +220,7 @@ class WorkerProcess:
         """Yield the events of one run, and return the last one, which says how it ended."""
         # if it died or was told to stop, what it answers says so
         with suppress(BrokenPipeError, ValueError):
-            self._input.write(json.dumps(job.to_json()) + "\n")
+            self._input.write(job.model_dump_json() + "\n")
             self._input.flush()
         for line in self._output:
             if not line.endswith("\n"):

@@ -1,16 +1,16 @@
-"""How far each run of a plan is, whoever tells: the executor's events or the files of the runs."""
+"""Tables and lines of how far the runs of a plan are, by the executor's events or the files."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import mean
 
 from rich.markup import escape
 from rich.table import Table
 
 from lpsgd.lab.formatting import duration, fixed
+from lpsgd.lab.store.status import RunProgress
 
 ENDED = ("complete", "pruned", "diverged", "failed")
 _TO_COME = ("running", "interrupted", "queued")
@@ -18,33 +18,6 @@ _WORDS = {"complete": "done"}
 _ORDER = ("complete", "pruned", "diverged", "failed", "running", "paused", "interrupted", "queued")
 _COLOURS = {"running": "cyan", "complete": "green", "diverged": "yellow", "failed": "red"}
 _MENTIONED = 3  # runs of a group that are named in its row
-
-
-@dataclass(frozen=True)
-class RunProgress:
-    """Where one run is. ``state`` is queued, running, interrupted, paused (by a
-    search, until it is worth continuing), complete, pruned, diverged or failed."""
-
-    label: str
-    seed: int
-    network: str
-    epochs: int | None
-    folder: str
-    state: str = "queued"
-    epoch: int = 0
-    """Epochs that are done."""
-    accuracy: float | None = None
-    seconds_per_epoch: float | None = None
-    seconds_left: float | None = None
-    reason: str | None = None
-    until_epoch: int | None = None
-    """How far it is to be trained for now, if that is not to the end."""
-
-    @property
-    def epochs_left(self) -> int | None:
-        """Epochs that are to be trained, as far as is known now."""
-        last = self.epochs if self.until_epoch is None else self.until_epoch
-        return None if last is None else max(0, last - self.epoch)
 
 
 def time_left(runs: Sequence[RunProgress]) -> float | None:

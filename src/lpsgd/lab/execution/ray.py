@@ -28,11 +28,11 @@ from lpsgd.lab.events import (
     WarningEvent,
 )
 from lpsgd.lab.execution.executor import RETRIES, ExecutorChoice, TaskListener
-from lpsgd.lab.execution.job import JobSpec, run_job
 from lpsgd.lab.execution.ray_cluster import check_room, connect, needs
+from lpsgd.lab.execution.worker import JobSpec, run_job
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.disk.lock import is_held
-from lpsgd.lab.store.heartbeat import (
+from lpsgd.lab.store.run_folder import (
     HEARTBEAT_TIMEOUT,
     heartbeat_host,
     remove_heartbeat,
@@ -90,9 +90,11 @@ class _SubmittedTasks:
         folder = task.folder.absolute()
         with writing(folder.parent):  # a node that does not see it shares no storage
             folder.parent.mkdir(parents=True, exist_ok=True)
-        job = JobSpec(task.recipe, folder, task.label, options).to_json()
+        job = JobSpec(recipe=task.recipe, folder=folder, label=task.label, options=options)
         here = (lpsgd.__version__, str(Path.cwd()))
-        ref = self.train.options(**resources).remote(job, *here, number, self.mailbox)
+        ref = self.train.options(**resources).remote(
+            job.model_dump(mode="json"), *here, number, self.mailbox
+        )
         self.waiting[ref] = number
 
     def wait(self, stop: threading.Event) -> None:
@@ -183,7 +185,7 @@ def _train(
     with _Messenger(mailbox, number, folder, host) as messenger:
         if messenger.again:
             _wait_until_free(folder, host, messenger.stop)
-        run_job(JobSpec.from_json(values), messenger.stop, messenger.listen)
+        run_job(JobSpec.model_validate(values), messenger.stop, messenger.listen)
     assert messenger.last is not None
     return messenger.last
 

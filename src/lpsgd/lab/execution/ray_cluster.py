@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.execution.local import cores
+from lpsgd.lab.execution.signals import handlers_restored
 from lpsgd.lab.store.command_line import hide_passwords
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def connect(given: str | None) -> Any:
         quiet |= {"include_dashboard": False, "num_cpus": cores()}
         quiet |= {"object_store_memory": _OBJECT_STORE_BYTES}
     try:
-        with _signals_kept():
+        with handlers_restored():  # Ray sets its own when it starts
             ray.init(address=address, job_config=job, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -73,17 +72,6 @@ def _check_address(address: str) -> None:
             f"--address {address}: nothing answers there ({error}); `ray start --head` prints the "
             "address, and this machine must be a node of the cluster"
         ) from None
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keep the handlers that Ray replaces when it starts."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def needs(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.errors import Interrupted, UserError
 from lpsgd.lab.events import ErrorEvent, RunEvent
 from lpsgd.lab.execution.executor import ExecutorChoice, make_executor
 from lpsgd.lab.execution.live import RunsDisplay
+from lpsgd.lab.execution.signals import stop_on_signals
 from lpsgd.lab.plan import Task
 from lpsgd.lab.store.disk.lock import is_held
-from lpsgd.lab.store.result import read_result, write_error
-from lpsgd.lab.training.interrupt import Interrupted, stop_on_signals
+from lpsgd.lab.store.run_files import read_result, write_error
 from lpsgd.lab.training.options import RunOptions
 
 

@@ -7,15 +7,51 @@ and it exits.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
 import sys
 import threading
+import traceback
+from pathlib import Path
+from typing import Any
 
-from lpsgd.lab.events import RunEvent, encode_event
-from lpsgd.lab.execution.job import JobSpec, run_job
+from pydantic import BaseModel, field_serializer
+
+from lpsgd.lab.errors import Interrupted, LabError
+from lpsgd.lab.events import ErrorEvent, InterruptedEvent, RunEvent, RunListener
+from lpsgd.lab.recipe import Recipe, to_json
+from lpsgd.lab.training.options import RunOptions
+
+
+class JobSpec(BaseModel):
+    """All that a process needs to train one run."""
+
+    recipe: Recipe
+    folder: Path
+    label: str
+    options: RunOptions
+
+    @field_serializer("recipe")
+    def _strict_json(self, recipe: Recipe) -> dict[str, Any]:
+        return to_json(recipe)
+
+
+def run_job(job: JobSpec, stop: threading.Event, listen: RunListener) -> None:
+    """Train one run. ``listen`` hears its events; the last one says how it ended."""
+    from lpsgd.lab.training.loop import train
+
+    try:
+        train(
+            job.recipe, job.folder, label=job.label, options=job.options, stop=stop, listen=listen
+        )
+    except Interrupted as request:
+        listen(InterruptedEvent(text=str(request)))
+    except LabError as error:
+        listen(ErrorEvent(text=str(error), exit_code=error.exit_code))
+    except Exception as error:
+        traceback.print_exc()
+        listen(ErrorEvent(text=f"{type(error).__name__}: {error}"))
 
 
 def main() -> None:
@@ -31,13 +67,13 @@ def main() -> None:
 
     def send(event: RunEvent) -> None:
         try:
-            channel.write(encode_event(event) + "\n")
+            channel.write(event.model_dump_json() + "\n")
             channel.flush()
         except BrokenPipeError:
             stop.set()
 
     while not stop.is_set() and (line := lines.get()) is not None:
-        run_job(JobSpec.from_json(json.loads(line)), stop, send)
+        run_job(JobSpec.model_validate_json(line), stop, send)
 
 
 def _read_input(lines: queue.SimpleQueue[str | None], stop: threading.Event) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from lpsgd.lab.analysis.comparison import Analysis, OptimizerResult
-from lpsgd.lab.analysis.curves import Curve, Point, RunCurve, learning_curve
+from lpsgd.lab.analysis.curves import Point, learning_curve
 
 
 @dataclass(frozen=True)
@@ -58,24 +58,21 @@ def chart_data(analysis: Analysis) -> dict[str, Any]:
 
 
 def _optimizer(result: OptimizerResult, charts: Sequence[Chart]) -> dict[str, Any]:
-    curves = {chart.key: learning_curve(result.runs, chart.key) for chart in charts}
-    lines = {key: _line(curve) for key, curve in curves.items() if curve.runs}
+    lines = {}
+    for chart in charts:
+        curve = learning_curve(result.runs, chart.key)
+        if curve.runs:
+            mean = {name: tuple(getattr(p, name) for p in curve.points) for name in Point._fields}
+            seeds = [_short(asdict(run)) for run in curve.runs]
+            lines[chart.key] = {**_short(mean), "seeds": seeds}
     return {"label": result.label, "lines": lines}
 
 
-def _line(curve: Curve) -> dict[str, Any]:
-    columns = {name: [getattr(point, name) for point in curve.points] for name in Point._fields}
-    return {**_short(columns), "seeds": [_seed(run) for run in curve.runs]}
-
-
-def _seed(run: RunCurve) -> dict[str, Any]:
-    columns = {"epoch": run.epoch, "seconds": run.seconds, "y": run.y}
-    return {"seed": run.seed, "diverged": run.diverged, **_short(columns)}
-
-
-def _short(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+def _short(values: Mapping[str, Any]) -> dict[str, Any]:
     """Six digits are more than a chart can show, and keep the page small."""
     return {
-        name: [float(f"{x:.6g}") if isinstance(x, float) else x for x in values]
-        for name, values in columns.items()
+        name: [float(f"{x:.6g}") if isinstance(x, float) else x for x in value]
+        if isinstance(value, tuple)
+        else value
+        for name, value in values.items()
     }

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis
 from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.formatting import plain
@@ -17,7 +19,7 @@ from lpsgd.lab.store.disk.files import write_text
 
 
 def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
-    """Write the page to ``path``, whole or not at all."""
+    """Write the page to ``path`` atomically."""
     from plotly.offline import get_plotlyjs
 
     results = analysis.results
@@ -82,6 +84,8 @@ def flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
     >>> flatten({"a": {"b": 0.5, "c": [1, 2]}, "d": [{"e": None}]})
     [('a.b', '0.5'), ('a.c', '1, 2'), ('d.0.e', 'none')]
     """
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_unset=True)
     nested: Iterable[tuple[Any, Any]]
     if isinstance(value, Mapping) and (value or not name):
         nested = value.items()

@@ -72,7 +72,7 @@ def label_panels(*panels: Axes) -> None:
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write ``stem.svg`` and ``stem.png`` (300 dpi), each whole or not at all."""
+    """Write ``stem.svg`` and ``stem.png`` (300 dpi), each atomically."""
     written = []
     for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 300})):
         buffer = io.BytesIO()

@@ -19,8 +19,8 @@ from lpsgd.lab.formatting import duration
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
 from lpsgd.lab.store.disk.jsonio import read_json
+from lpsgd.lab.training.build import load_data
 from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
-from lpsgd.lab.training.data import load_data
 from lpsgd.lab.training.numerics import numerics
 from lpsgd.lab.training.options import RunOptions
 

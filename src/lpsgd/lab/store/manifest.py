@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,42 +18,38 @@ if TYPE_CHECKING:
     from lpsgd.lab.plan import Task
 
 
-class Manifest(BaseModel):
-    """What every manifest tells, that of a sweep (sweep.json) too."""
-
-    model_config = ConfigDict(frozen=True)
-
-    version: int = 1
-    command: str | None = None
-
-    def planned(self) -> Iterable[PlannedRun]:
-        """The runs that it names."""
-        return ()
-
-
-class PlannedRun(BaseModel):
+@dataclass(frozen=True)
+class PlannedRun:
     """A run of a plan; its folder is told relative to that of the manifest."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     label: str
     seed: int
     network: str
     epochs: int | None
     folder: str
-    until_epoch: int | None = None
-    """How far it is to be trained for now, if that is not to the end."""
     state: str = "queued"
     """Another one if whoever planned it knows that nothing more will be asked of it."""
+    until_epoch: int | None = field(default=None, kw_only=True)
+    """How far it is to be trained for now, if that is not to the end."""
 
 
-class PlanManifest(Manifest):
-    """plan.json: the runs of a sweep or of a reproduction's target."""
+def planned_run(task: Task, folder: str, **notes: Any) -> PlannedRun:
+    """The run of ``task``, in a folder as it is to be told."""
+    network = f"{task.recipe.model} / {task.recipe.dataset}"
+    return PlannedRun(task.label, task.recipe.seed, network, task.recipe.epochs, folder, **notes)
 
+
+class Manifest(BaseModel):
+    """plan.json: the runs of a sweep or of a reproduction's target. sweep.json names none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    command: str | None = None
     runs: tuple[PlannedRun, ...] = ()
 
     def planned(self) -> Iterable[PlannedRun]:
-        """The runs as they are written."""
+        """The runs that it names."""
         return self.runs
 
 
@@ -72,9 +69,7 @@ class ComparisonManifest(Manifest):
         for seed in self.seeds:
             for label in self.optimizers:
                 place = run_place(Path(), label, seed).as_posix()
-                yield PlannedRun(
-                    label=label, seed=seed, network=network, epochs=self.epochs, folder=place
-                )
+                yield PlannedRun(label, seed, network, self.epochs, place)
 
 
 def run_place(folder: Path, label: str, seed: int) -> Path:
@@ -97,7 +92,7 @@ def write_comparison(
         model=recipe.model,
     )
     with writing(folder):
-        write_json(folder / "comparison.json", manifest.model_dump())
+        write_json(folder / "comparison.json", manifest.model_dump(exclude={"runs"}))
 
 
 def write_plan(
@@ -108,17 +103,14 @@ def write_plan(
     ``notes``: the ``until_epoch`` and ``state`` of a `PlannedRun`, by the folder of the run.
     """
     runs = [
-        PlannedRun(
-            label=task.label,
-            seed=task.recipe.seed,
-            network=f"{task.recipe.model} / {task.recipe.dataset}",
-            epochs=task.recipe.epochs,
-            folder=Path(os.path.relpath(task.folder, folder)).as_posix(),
+        planned_run(
+            task,
+            Path(os.path.relpath(task.folder, folder)).as_posix(),
             **(notes or {}).get(task.folder, {}),
         )
         for task in tasks
     ]
-    manifest = PlanManifest(command=command_line(), runs=tuple(runs))
+    manifest = Manifest(command=command_line(), runs=tuple(runs))
     with writing(folder):
         write_json(folder / "plan.json", manifest.model_dump())
 
@@ -133,7 +125,7 @@ def read_manifests(folder: Path) -> Iterator[Manifest]:
     if (found := read_comparison(folder)) is not None:
         yield found
     # a sweep's plan follows as soon as it knows its first trials
-    plan = read_model(folder / "plan.json", PlanManifest)
+    plan = read_model(folder / "plan.json", Manifest)
     sweep = None if plan else read_model(folder / "sweep.json", Manifest)
     if (manifest := plan or sweep) is not None:
         yield manifest

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one row for each epoch, appended whole, truncated when a run resumes."""
+"""metrics.jsonl: one row for each epoch, appended atomically, truncated when a run resumes."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ class MetricsRow:
         return None if self.p is None else 1 / (self.p - 1)
 
     @property
+    def accuracy(self) -> float | None:
+        """On the test set or, where a search leaves that alone, on the validation split."""
+        return self.val_top1 if self.test_top1 is None else self.test_top1
+
+    @property
     def update_per_lr(self) -> float | None:
         """The update's root mean square divided by the learning rate."""
         return self.update_rms / self.lr if self.update_rms and self.lr else None
@@ -53,14 +58,14 @@ class MetricsRow:
         return found
 
 
-_WHOLE = ("epoch", "step", "steps")
-_NUMBERS = tuple(field.name for field in fields(MetricsRow) if field.name not in _WHOLE)
+_COUNTS = ("epoch", "step", "steps")
+_NUMBERS = tuple(field.name for field in fields(MetricsRow) if field.name not in _COUNTS)
 
 
 def _row(values: dict[str, Any], place: int) -> MetricsRow:
     """The row of one line; its place is the epoch where it does not say."""
     found: dict[str, Any] = {name: number(values.get(name)) for name in _NUMBERS}
-    counts = {name: v for name in _WHOLE if isinstance(v := values.get(name), int)}
+    counts = {name: v for name in _COUNTS if isinstance(v := values.get(name), int)}
     return MetricsRow(**{**found, "epoch": place, **counts})
 
 
@@ -90,7 +95,7 @@ class MetricsFile:
         self.path = path
 
     def append(self, row: MetricsRow) -> None:
-        """Add one row, whole or not at all."""
+        """Add one row, atomically."""
         data = json_line(asdict(row)).encode()
         with writing(self.path.parent):
             handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

@@ -1,29 +1,33 @@
 """A run's folder: config.json, environment.json, metrics.jsonl, checkpoints/, result.json.
 
-A run that failed has error.json until it is started again.
+A run that failed has error.json until it is started again. The process that trains holds a lock on
+the folder and, for machines that share the folder but not its lock, a heartbeat: the file .alive.
 
 Everything after training reads only this folder. Each file is complete or absent; metrics.jsonl
-grows by whole lines, and a run that resumes from a checkpoint first truncates it to what the
+grows by complete lines, and a run that resumes from a checkpoint first truncates it to what the
 checkpoint had seen.
 """
 
 from __future__ import annotations
 
-import shutil
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.recipe import Recipe, make_recipe, to_json
-from lpsgd.lab.store.config import RunConfig
 from lpsgd.lab.store.disk import lock
-from lpsgd.lab.store.disk.files import writing
+from lpsgd.lab.store.disk.files import remove, writing
 from lpsgd.lab.store.disk.jsonio import read_json, write_json
-from lpsgd.lab.store.environment import Environment, write_environment
 from lpsgd.lab.store.metrics_file import MetricsFile
-from lpsgd.lab.store.result import ERROR_FILE, RunResult, read_result, write_result
+from lpsgd.lab.store.run_files import ERROR_FILE, RunConfig, write_environment
 
+# A heartbeat that was not renewed for this long is of a machine that was lost.
+HEARTBEAT_TIMEOUT = 90.0
+_HEARTBEAT_FILE = ".alive"
 _LOOK_SECONDS = 0.5  # `lock.is_held` has a lock for an instant when somebody looks
 
 
@@ -35,22 +39,13 @@ class RunFolder:
         self.metrics = MetricsFile(folder / "metrics.jsonl")
         self.checkpoints = folder / "checkpoints"
 
-    def result(self) -> RunResult | None:
-        """Return how the run ended, or None while it has not."""
-        return read_result(self.folder)
-
-    def begin(self, recipe: Recipe, label: str, environment: Environment) -> None:
+    def begin(self, recipe: Recipe, label: str, environment: dict[str, Any]) -> None:
         """Record what is going to run, on what; where it began elsewhere, that is kept too."""
         with writing(self.folder):
             path = self.folder / "config.json"
             if not path.exists():
                 write_json(path, RunConfig.of(recipe, label).model_dump())
             write_environment(self.folder, environment)
-
-    def finish(self, result: RunResult) -> None:
-        """Record that the run ended; after this it is never trained again."""
-        with writing(self.folder):
-            write_result(self.folder, result)
 
 
 @contextmanager
@@ -67,22 +62,14 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
         check_folder(folder, recipe)
         with writing(folder):
             (folder / ERROR_FILE).unlink(missing_ok=True)
-            _remove_parts(folder)
+            for part in [*folder.rglob(".*.part")]:  # of a process that was killed while writing
+                remove(part)
         try:
             yield RunFolder(folder)
         finally:
             # if the recipe turned out to be wrong before anything was written, leave no folder
             with suppress(OSError):
                 folder.rmdir()
-
-
-def _remove_parts(folder: Path) -> None:
-    """Remove what a process that was killed while writing left."""
-    for part in [*folder.rglob(".*.part")]:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
 
 
 def check_folder(folder: Path, recipe: Recipe) -> None:
@@ -113,3 +100,35 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
             f"{folder} belongs to another recipe: {'; '.join(differences)}. Nothing was changed; "
             "choose another folder with --out"
         )
+
+
+# ---------------------------------------------------------------------- who trains in it
+
+
+def write_heartbeat(folder: Path, host: str) -> None:
+    """Tell the other machines that ``host`` trains in ``folder``."""
+    with suppress(OSError):
+        if (folder / "config.json").exists():
+            (folder / _HEARTBEAT_FILE).write_text(host, encoding="utf-8")
+
+
+def remove_heartbeat(folder: Path) -> None:
+    """Tell the other machines that the run in ``folder`` has ended or stopped."""
+    with suppress(OSError):
+        (folder / _HEARTBEAT_FILE).unlink(missing_ok=True)
+
+
+def heartbeat_host(folder: Path) -> str | None:
+    """Return the machine whose heartbeat in ``folder`` is fresh, if there is one."""
+    path = folder / _HEARTBEAT_FILE
+    try:
+        fresh = time.time() - path.stat().st_mtime < HEARTBEAT_TIMEOUT
+        return path.read_text(encoding="utf-8") if fresh else None
+    except OSError:
+        return None
+
+
+def is_running(folder: Path) -> bool:
+    """Tell whether a run is trained in ``folder``, here or on a machine that shares it."""
+    # a heartbeat of this machine without a lock is that of a process that was killed
+    return lock.is_held(folder) or heartbeat_host(folder) not in (None, socket.gethostname())

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.store.config import RunConfig, is_run, read_config
-from lpsgd.lab.store.environment import Environment, read_environment
+from lpsgd.lab.store.disk.jsonio import read_model, read_object
 from lpsgd.lab.store.manifest import ComparisonManifest, read_comparison, run_place
 from lpsgd.lab.store.metrics_file import MetricsRow, read_metrics
-from lpsgd.lab.store.result import RunResult, read_result
+from lpsgd.lab.store.run_files import RunConfig, RunResult, is_run, read_result
 
 State = Literal["complete", "diverged", "incomplete", "not started"]
 
@@ -29,7 +28,7 @@ class RunRecord:
     state: State
     reason: str | None = None
     config: RunConfig | None = None
-    environment: Environment | None = None
+    environment: Mapping[str, Any] | None = None
     result: RunResult | None = None
     history: tuple[MetricsRow, ...] = ()
 
@@ -90,7 +89,7 @@ def load_comparison(folder: Path | str) -> Comparison:
 
 def load_run(place: Path, root: Path) -> RunRecord:
     """Read one run's folder; ``root`` is what its ``folder`` is told relative to."""
-    config, result = read_config(place), read_result(place)
+    config, result = read_model(place / "config.json", RunConfig), read_result(place)
     history = read_metrics(place / "metrics.jsonl")
     state: State = "incomplete"
     reason = None if result is None else result.reason
@@ -109,7 +108,7 @@ def load_run(place: Path, root: Path) -> RunRecord:
         state=state,
         reason=reason,
         config=config,
-        environment=read_environment(place),
+        environment=read_object(place / "environment.json"),
         result=result,
         history=history,
     )
@@ -122,7 +121,8 @@ def _planned(folder: Path, manifest: ComparisonManifest, runs: Sequence[RunRecor
     found: dict[tuple[str, int], RunRecord] = {}
     for run in runs:
         # a copy or another comparison further down may hold a run of the same name
-        if (run.label, run.seed) not in found or _is_own(run):
+        own = Path(run.folder) == run_place(Path(), run.label, run.seed)
+        if (run.label, run.seed) not in found or own:
             found[run.label, run.seed] = run
     listed = tuple(
         found.pop((label, seed), RunRecord(label, seed, "", "not started"))
@@ -142,11 +142,6 @@ def _planned(folder: Path, manifest: ComparisonManifest, runs: Sequence[RunRecor
         command=manifest.command,
         notes=(*notes, *_mixed(listed)),
     )
-
-
-def _is_own(run: RunRecord) -> bool:
-    """Whether the run is where `run_place` has the runs of the comparison itself."""
-    return Path(run.folder) == run_place(Path(), run.label, run.seed)
 
 
 def _loose(folder: Path, runs: Sequence[RunRecord]) -> Comparison:

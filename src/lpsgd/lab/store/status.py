@@ -9,13 +9,30 @@ from pathlib import Path
 from statistics import mean
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.execution.progress import RunProgress
-from lpsgd.lab.store.heartbeat import is_running
-from lpsgd.lab.store.manifest import read_manifests
-from lpsgd.lab.store.result import read_error
+from lpsgd.lab.store.manifest import PlannedRun, read_manifests
+from lpsgd.lab.store.run_files import read_error
+from lpsgd.lab.store.run_folder import is_running
 from lpsgd.lab.store.run_record import RunRecord, load_run, walk
 
 _LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before
+
+
+@dataclass(frozen=True)
+class RunProgress(PlannedRun):
+    """Where one run is. ``state`` is queued, running, interrupted, paused (by a search, until it
+    is worth continuing), complete, pruned, diverged or failed; ``epoch`` of ``epochs`` are done."""
+
+    epoch: int = 0
+    accuracy: float | None = None
+    seconds_per_epoch: float | None = None
+    seconds_left: float | None = None
+    reason: str | None = None
+
+    @property
+    def epochs_left(self) -> int | None:
+        """Epochs that are to be trained, as far as is known now."""
+        last = self.epochs if self.until_epoch is None else self.until_epoch
+        return None if last is None else max(0, last - self.epoch)
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ def read_status(root: Path) -> Status:
         for manifest in read_manifests(folder):
             for run in manifest.planned():
                 place = Path(os.path.normpath(folder / run.folder))
-                planned[place] = RunProgress(**run.model_dump())
+                planned[place] = RunProgress(**vars(run))
             commands.append(manifest.command or "")
     if not planned and not found and not commands:
         raise UserError(
@@ -61,7 +78,8 @@ def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     except UserError as error:
         known = planned or RunProgress(place.name, 0, "", None, "")
         return replace(known, folder=str(place), state="failed", reason=str(error))
-    begun = planned or RunProgress(run.label, run.seed, _network(run), run.setting("epochs"), "")
+    network = f"{run.setting('model')} / {run.setting('dataset')}"
+    begun = planned or RunProgress(run.label, run.seed, network, run.setting("epochs"), "")
     begun = replace(begun, folder=str(place))
     if run.result is not None:
         return _at(replace(begun, state=run.result.state, reason=run.reason), run)
@@ -78,17 +96,12 @@ def _progress(place: Path, planned: RunProgress | None) -> RunProgress:
     return replace(at, state="paused" if paused else "interrupted")
 
 
-def _network(run: RunRecord) -> str:
-    return f"{run.setting('model')} / {run.setting('dataset')}"
-
-
 def _at(begun: RunProgress, run: RunRecord) -> RunProgress:
     seconds = [s for s in run.values("seconds")[-_LAST_EPOCHS:] if s is not None]
-    accuracy = run.last("test_top1")
     return replace(
         begun,
         epoch=run.history[-1].epoch if run.history else 0,
-        accuracy=run.last("val_top1") if accuracy is None else accuracy,
+        accuracy=run.last("accuracy"),
         seconds_per_epoch=mean(seconds) if seconds else None,
     )
 

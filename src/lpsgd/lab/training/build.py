@@ -1,51 +1,47 @@
-"""Make what a run trains: the model, its average, the network over all processes, the optimizer."""
+"""Make what a run trains: its data, the model, its average, the optimizer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lpsgd._dtensor import local_part
+from lpsgd.lab import data as datasets
+from lpsgd.lab import models
+from lpsgd.lab.data import Data
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.numerics import seed_all
+from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.parallel import strategies
 from lpsgd.lab.training.parallel.world import World
 from lpsgd.peers import factory
 
-if TYPE_CHECKING:
-    from lpsgd.lab.data import Data
 
-
-def check_world(recipe: Recipe, world: World, *, sharded: bool) -> None:
-    """Refuse what several processes cannot do together."""
-    if recipe.batch_size // recipe.accumulate < world.size:
-        parts = f" in accumulate={recipe.accumulate} parts" if recipe.accumulate > 1 else ""
-        raise UserError(
-            f"batch_size={recipe.batch_size}{parts} has no row for each of {world.size} processes: "
-            "it is the size of the whole batch, of which each takes its share"
-        )
-    if world.together and recipe.create_graph:
-        raise UserError(
-            f"{recipe.optimizer} needs second derivatives (create_graph), which torch's DDP "
-            "and FSDP2 do not give; train in one process, without torchrun"
-        )
-    if sharded and recipe.precision == "fp16":
-        raise UserError(
-            "precision=fp16 does not work with --strategy fsdp2: its loss scaler looks at the "
-            "part of a gradient that lies here alone; use bf16, or --strategy ddp"
-        )
+def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
+    """Load the data of a recipe."""
+    return datasets.load(
+        recipe.dataset,
+        options.root,
+        seed=recipe.seed,
+        train_size=recipe.train_size,
+        val_size=recipe.val_size,
+        test_size=recipe.test_size,
+        batch_size=recipe.batch_size,
+        augment=recipe.augment,
+        device=str(device),
+        workers=options.workers,
+        **recipe.data,
+    )
 
 
 def make_model(
     recipe: Recipe, data: Data, device: torch.device, world: World, *, sharded: bool
 ) -> nn.Module:
     """The model of a recipe with its first weights, which the seed decides and no optimizer."""
-    from lpsgd.lab import models
-
     width = recipe.width
     convolutions = recipe.model.startswith(("resnet", "vgg"))
     if convolutions and width is not None and width < 8 and device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole and right, or recognised as damaged.
+"""Checkpoints that are either intact, or recognised as damaged.
 
 A file's name holds the digest of its bytes, so name and content appear together in one rename. The
 last two are kept; a damaged one is passed over for the one before it. They load with
@@ -14,16 +14,14 @@ import errno
 import hashlib
 import io
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.store.disk.files import write_bytes
+from lpsgd.lab.store.disk.files import remove, write_bytes
 from lpsgd.lab.training.parallel.world import ALONE, World
 
 KEEP = 2
@@ -55,7 +53,7 @@ class CheckpointStore:
             write_bytes(path, data)
         past = [p for p in self._paths() if p != path]
         # one of a later step was passed over as damaged: it must not take an intact one's place
-        useless = [p for p in past if _step(p) > step]
+        useless = [p for p in past if int(p.name.split("-")[1]) > step]
         older = [p for p in past if p not in useless]
         self._remove([*useless, *older[KEEP - 1 :]])
         return path
@@ -64,9 +62,15 @@ class CheckpointStore:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
-        if not self._proved:
-            # Better to learn now than after a night that a state cannot be read back safely.
-            self._prove_readable(data)
+        if not self._proved:  # better to learn now than after a night
+            try:
+                torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            except Exception as error:
+                raise LabError(
+                    "this optimizer or model keeps state that is not tensors and plain values, so "
+                    f"a checkpoint of it could not be loaded safely: {error}"
+                ) from error
+            self._proved = True
         return data
 
     def load(self) -> Iterator[dict[str, Any]]:
@@ -90,16 +94,6 @@ class CheckpointStore:
     def _paths(self) -> list[Path]:
         found = (p for p in self.folder.glob("step-*") if _NAME.fullmatch(p.name))
         return sorted(found, reverse=True)
-
-    def _prove_readable(self, data: bytes) -> None:
-        try:
-            torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise LabError(
-                "this optimizer or model keeps state that is not tensors and plain values, so a "
-                f"checkpoint of it could not be loaded safely: {error}"
-            ) from error
-        self._proved = True
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -128,27 +122,5 @@ def is_checkpoint(path: Path) -> bool:
     return path.is_file() or path.suffix == SUFFIX
 
 
-def remove(path: Path) -> None:
-    """Remove a file, or a folder so that no half of it is ever seen under its name."""
-    if path.is_dir():
-        doomed = path if path.name.startswith(".") else path.with_name(f".{path.name}.part")
-        with suppress(FileNotFoundError):
-            path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def load_weights(run_folder: Path) -> dict[str, Any]:
-    """Return the newest intact checkpoint of a run: ``["model"]`` is its state dict."""
-    for state in CheckpointStore(run_folder / "checkpoints", lambda _: None).load():
-        return state
-    raise LabError(f"{run_folder} has no intact checkpoint")
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-def _step(path: Path) -> int:
-    return int(path.name.split("-")[1])

@@ -6,34 +6,38 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lpsgd.lab.errors import LabError
+from lpsgd.lab.errors import Interrupted, LabError
 from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.disk.files import writing
-from lpsgd.lab.store.environment import describe_environment
 from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow
-from lpsgd.lab.store.result import RunResult
+from lpsgd.lab.store.run_files import (
+    RunResult,
+    describe_environment,
+    read_result,
+    write_result,
+)
 from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
+from lpsgd.lab.training.build import load_data
 from lpsgd.lab.training.checkpoint import CheckpointStore
-from lpsgd.lab.training.data import image_workers_watched, load_data
-from lpsgd.lab.training.interrupt import Interrupted
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.numerics import numerics
 from lpsgd.lab.training.options import RunOptions, check_options
 from lpsgd.lab.training.parallel.world import ALONE, World
-from lpsgd.lab.training.tensorboard import TensorBoard
 from lpsgd.lab.training.trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
     from lpsgd.lab.spectra.measure import RunMonitor
 
 
@@ -56,19 +60,20 @@ def train(
     """
     options = options or RunOptions()
     listen = listen if world.main else (lambda event: None)
-    check_options(options, world)
-    with _open(folder, recipe, world) as run:
-        ended = world.from_main(run.result)
+    check_options(recipe, options, world)
+    with ExitStack() as stack:
+        # opened by the first process; if that fails, it fails in all
+        run = world.from_main(lambda: stack.enter_context(open_run(folder, recipe)))
+        ended = world.from_main(lambda: read_result(folder))
         if ended is None:
-            with numerics(recipe) as device, image_workers_watched():
+            with numerics(recipe) as device, _lost_image_workers_explained():
                 device = world.device(device)
                 precision.require(recipe.precision, device)
                 data = load_data(recipe, options, device)
                 trainer = Trainer(recipe, data, device, world, options.strategy)
-                how = {"processes": world.size, "strategy": options.strategy}
-                environment = describe_environment(
-                    recipe.threads, str(device), **(how if world.together else {})
-                )
+                environment = describe_environment(recipe.threads, str(device))
+                if world.together:
+                    environment |= {"processes": world.size, "strategy": options.strategy}
                 if world.main:
                     run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
@@ -78,75 +83,72 @@ def train(
 
 
 @contextmanager
-def _open(folder: Path, recipe: Recipe, world: World) -> Iterator[RunFolder]:
-    """The folder, opened by the first process; if that fails, it fails in all."""
-    with ExitStack() as stack:
-        run = RunFolder(folder)
+def _lost_image_workers_explained() -> Iterator[None]:
+    """An error of our own for a DataLoader worker that was killed, mostly for want of memory.
 
-        def enter() -> None:
-            nonlocal run
-            run = stack.enter_context(open_run(folder, recipe))
+    Torch raises it in a signal handler: wherever the main thread happens to be.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).strip()
+        if not text.startswith("DataLoader worker"):
+            raise
+        raise LabError(
+            f"a process that decodes images was lost: {text} What was saved before is kept."
+        ) from error
 
-        world.from_main(enter)
-        yield run
 
-
+@dataclass
 class _Session:
     """A trainer with its folder: where in the epochs it is, and when it was last saved."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: RunFolder,
-        options: RunOptions,
-        stop: threading.Event,
-        listen: RunListener,
-    ) -> None:
-        self.trainer = trainer
-        self.world = trainer.world
-        self.run = run
-        self.options = options
-        self.stop = stop
-        self.listen = listen
-        self.epoch = 1
-        self.batch = 0
-        self.store = CheckpointStore(run.checkpoints, self._warn, self.world)
-        self.board: TensorBoard | None = None
+    trainer: Trainer
+    run: RunFolder
+    options: RunOptions
+    stop: threading.Event
+    listen: RunListener
+    epoch: int = 1
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        self.world = self.trainer.world
+        self.store = CheckpointStore(self.run.checkpoints, self._warn, self.world)
         self._saved_at = self._told_at = time.perf_counter()
         self._clock: float | None = None  # since when training time has not been added up
         self._curvature = self._curvature_monitor()
 
     def run_all(self) -> RunResult:
         self._resume()
-        if self.options.tensorboard and self.world.main:
-            self.board = TensorBoard(self.run.folder, self.epoch)
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
         self.listen(StartEvent(step=trainer.step, total_steps=trainer.total_steps))
         try:
             if self.epoch == 1 and self.batch == 0:
                 self._measure_curvature(0)
-            while self.epoch <= last:
-                self._train_epoch()
-                self._end_epoch()
+            with self._tensorboard() as board:
+                while self.epoch <= last:
+                    self._train_epoch()
+                    self._end_epoch(board)
         except Diverged as failure:
-            return self._finish("diverged", str(failure), failure.facts)
-        finally:
-            if self.board is not None:
-                self.board.close()
-        if self.epoch <= recipe.epochs:
-            if self.epoch > first:
-                self._save()
-            return self._result("paused", None, {"step": trainer.step})
-        self.store.keep_only(self._save())
-        return self._finish("complete", None, {"step": trainer.step})
+            result = self._result("diverged", str(failure), **failure.facts)
+        else:
+            if self.epoch <= recipe.epochs:
+                if self.epoch > first:
+                    self._save()
+                return self._result("paused", step=trainer.step)
+            self.store.keep_only(self._save())
+            result = self._result("complete", step=trainer.step)
+        if self.world.main:
+            write_result(self.run.folder, result)
+        return result
 
     # ------------------------------------------------------------------ epochs
 
     def _train_epoch(self) -> None:
         trainer = self.trainer
         self._clock = time.perf_counter()
-        rows = None if self.world.size == 1 else self._rows_to_train
+        rows = None if self.world.size == 1 else lambda n: torch.cat(trainer.rows_here(n))
         batches = trainer.data.train.epoch(self.epoch - 1, start=self.batch, rows=rows)
         for inputs, targets in batches:
             last = self.batch + 1 == trainer.steps_per_epoch
@@ -156,12 +158,6 @@ class _Session:
         trainer.settle()
         self._add_seconds()
         self._clock = None
-
-    def _rows_to_train(self, count: int) -> torch.Tensor:
-        return torch.cat(self.trainer.rows_here(count))
-
-    def _rows_to_score(self, count: int) -> torch.Tensor:
-        return self.world.mine(torch.arange(count))
 
     def _between_steps(self) -> None:
         now = time.perf_counter()
@@ -177,22 +173,22 @@ class _Session:
         if due:
             self._save()
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, board: SummaryWriter | None) -> None:
         row = self._evaluate()
-        record = asdict(row)
         watched = "test" if self.options.score_test else "val" if self.trainer.data.val else "train"
-        loss = record[f"{watched}_nll"]
+        loss = row.get(f"{watched}_nll") or 0.0
         if math.isfinite(loss):
             # before the metrics are written: a run stopped in here does both again
             self._measure_curvature(self.epoch)
         if self.world.main:
             self.run.metrics.append(row)
-        if self.board is not None:
-            self.board.add(record)
-        self.listen(EpochEvent(metrics=record))
+        if board is not None:
+            for name, value in asdict(row).items():
+                if value is not None and name not in ("epoch", "step"):
+                    board.add_scalar(name, value, self.epoch)
+        self.listen(EpochEvent(metrics=row))
         if not math.isfinite(loss):
-            facts = {name: record[name] for name in ("step", "lr", "p")}
-            facts["gradient norm"] = record["grad_norm"]
+            facts = {name: row.get(name) for name in ("step", "lr", "p", "grad_norm")}
             raise Diverged(f"the {watched} loss became {loss}", facts)
         self.epoch += 1
         self.batch = 0
@@ -202,7 +198,7 @@ class _Session:
         """Return the epoch's row of metrics.jsonl. Evaluating changes no state."""
         trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
         score = partial(trainer.evaluate, between=self._between_batches)
-        rows = None if self.world.size == 1 else self._rows_to_score
+        rows = None if self.world.size == 1 else lambda n: self.world.mine(torch.arange(n))
         every = recipe.train_eval_every
         asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
         train = score(trainer.data.train.plain(rows)) if asked else None
@@ -236,14 +232,12 @@ class _Session:
         from lpsgd.lab.spectra.measure import RunMonitor
         from lpsgd.lab.spectra.options import parse_options
 
-        trainer = self.trainer
-        asked = parse_options(self.options.curvature)
         return RunMonitor(
-            trainer.model,
-            trainer.recipe,
-            trainer.data,
+            self.trainer.model,
+            self.trainer.recipe,
+            self.trainer.data,
             self.run.folder / "curvature.jsonl",
-            asked,
+            parse_options(self.options.curvature),
             listen=self.listen,
             between=self._between_batches,
         )
@@ -259,6 +253,14 @@ class _Session:
             self._save_and_leave()
 
     # ------------------------------------------------------------------ files
+
+    def _tensorboard(self) -> AbstractContextManager[SummaryWriter | None]:
+        if not (self.options.tensorboard and self.world.main):
+            return nullcontext()
+        from torch.utils.tensorboard import SummaryWriter
+
+        # what was written of epochs that are now trained again is hidden
+        return SummaryWriter(str(self.run.folder / "tensorboard"), purge_step=self.epoch)
 
     def _resume(self) -> None:
         state = self._newest()
@@ -312,21 +314,12 @@ class _Session:
             f"{self.run.folder}; the same command resumes from there"
         )
 
-    def _finish(self, state: str, reason: str | None, facts: dict[str, Any]) -> RunResult:
-        result = self._result(state, reason, facts)
-        if self.world.main:
-            self.run.finish(result)
-        return result
-
-    def _result(self, state: str, reason: str | None, facts: dict[str, Any]) -> RunResult:
+    def _result(self, state: str, reason: str | None = None, **facts: Any) -> RunResult:
         return RunResult(
             state=state,
             epochs=self.epoch - 1,
             reason=reason,
-            step=facts["step"],
-            lr=facts.get("lr"),
-            p=facts.get("p"),
-            grad_norm=facts.get("gradient norm"),
+            **facts,
             state_bytes=state_bytes(self.trainer.optimizer),
             parameters=sum(p.numel() for p in self.trainer.parameters),
         )

@@ -10,6 +10,7 @@ from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
+    from lpsgd.lab.recipe import Recipe
     from lpsgd.lab.training.parallel.world import World
 
 STRATEGIES = ("ddp", "fsdp2")
@@ -29,11 +30,12 @@ class RunOptions:
     strategy: str = "ddp"  # how several processes share the network: ddp or fsdp2
 
 
-def check_options(options: RunOptions, world: World) -> None:
-    """Refuse options that do not go together, or not with so many processes."""
+def check_options(recipe: Recipe, options: RunOptions, world: World) -> None:
+    """Refuse what does not go together, or not with so many processes."""
+    sharded = options.strategy == "fsdp2"
     if options.strategy not in STRATEGIES:
         raise UserError(f"--strategy {unknown_name('strategy', options.strategy, STRATEGIES)}")
-    if options.strategy == "fsdp2" and not world.together:
+    if sharded and not world.together:
         raise UserError(
             "--strategy fsdp2 shards the network over processes, and this one is alone: "
             "start them with torchrun --nproc-per-node N -m lpsgd train ..."
@@ -42,4 +44,20 @@ def check_options(options: RunOptions, world: World) -> None:
         raise UserError(
             "--curvature is measured by one process; train without it, and measure the "
             "checkpoints with lpsgd spectrum"
+        )
+    if recipe.batch_size // recipe.accumulate < world.size:
+        parts = f" in accumulate={recipe.accumulate} parts" if recipe.accumulate > 1 else ""
+        raise UserError(
+            f"batch_size={recipe.batch_size}{parts} has no row for each of {world.size} processes: "
+            "it is the size of the whole batch, of which each takes its share"
+        )
+    if world.together and recipe.create_graph:
+        raise UserError(
+            f"{recipe.optimizer} needs second derivatives (create_graph), which torch's DDP "
+            "and FSDP2 do not give; train in one process, without torchrun"
+        )
+    if sharded and recipe.precision == "fp16":
+        raise UserError(
+            "precision=fp16 does not work with --strategy fsdp2: its loss scaler looks at the "
+            "part of a gradient that lies here alone; use bf16, or --strategy ddp"
         )

@@ -6,6 +6,7 @@ function of the recipe and of what `Trainer.state_dict` holds, so that a run can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.build import check_world, make_average, make_model, make_optimizer
+from lpsgd.lab.training.build import make_average, make_model, make_optimizer
 from lpsgd.lab.training.lr import lr_factor
 from lpsgd.lab.training.metrics import (
     Scores,
@@ -39,9 +40,7 @@ from lpsgd.peers import grammar
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
 
-# A GPU is asked for its losses only every so often, because asking makes it wait.
-_LOSSES_PER_CHECK = {"cpu": 1}
-_GPU_LOSSES_PER_CHECK = 25
+_LOSSES_PER_CHECK = {"cpu": 1}  # of other devices 25: asking makes a GPU wait
 
 
 class Diverged(Exception):
@@ -49,7 +48,7 @@ class Diverged(Exception):
 
     def __init__(self, what: str, facts: dict[str, Any]) -> None:
         shown = ", ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
-        super().__init__(f"{what} at {shown}")
+        super().__init__(f"{what} at {shown.replace('grad_norm', 'gradient norm')}")
         self.facts = facts
 
 
@@ -91,10 +90,15 @@ class Trainer:
         self.device = device
         self.world = world
         self.sharded = world.together and strategy == "fsdp2"
-        check_world(recipe, world, sharded=self.sharded)
         self.steps_per_epoch = len(data.train)
         self.total_steps = recipe.epochs * self.steps_per_epoch
-        self.warmup_steps = round(recipe.warmup_epochs * self.steps_per_epoch)
+        self.lr_factor = partial(
+            lr_factor,
+            total_steps=self.total_steps,
+            warmup_steps=round(recipe.warmup_epochs * self.steps_per_epoch),
+            schedule=recipe.lr_schedule,
+            end=recipe.lr_end,
+        )
 
         self.model = make_model(recipe, data, device, world, sharded=self.sharded)
         self.ema = make_average(self.model, recipe.ema)
@@ -114,7 +118,7 @@ class Trainer:
         self._watch = Stopwatch(device)
         # losses that have not been looked at yet, with what a message about them needs
         self._pending: list[tuple[Tensor, dict[str, Any]]] = []
-        self._losses_per_check = _LOSSES_PER_CHECK.get(device.type, _GPU_LOSSES_PER_CHECK)
+        self._losses_per_check = _LOSSES_PER_CHECK.get(device.type, 25)
         # from here on draws belong to training: what making the model drew does not matter
         seed_all(recipe.seed + 1_000_003)
 
@@ -140,16 +144,6 @@ class Trainer:
         images = self._images(inputs)
         self._add(loss, nll, correct, norm, images, images * (len(targets) // len(inputs)))
 
-    def lr_factor(self, step: int) -> float:
-        """Return the learning rate of ``step`` divided by its peak."""
-        return lr_factor(
-            step,
-            total_steps=self.total_steps,
-            warmup_steps=self.warmup_steps,
-            schedule=self.recipe.lr_schedule,
-            end=self.recipe.lr_end,
-        )
-
     def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Fill the gradients of the mean loss over a batch, in ``accumulate`` parts."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -170,8 +164,8 @@ class Trainer:
                 total_loss = total_loss + loss.detach() * share
                 total_nll = total_nll + nll.detach() * len(goal)
                 total_correct = total_correct + (logits.argmax(1) == goal).sum()
-        total_loss, total_nll, total_correct = self.world.sum(total_loss, total_nll, total_correct)
-        return total_loss, total_nll, total_correct
+        loss, nll, correct = self.world.sum(total_loss, total_nll, total_correct)
+        return loss, nll, correct
 
     def rows_here(self, count: int) -> list[Tensor]:
         """The rows of a batch of ``count`` that this process computes, for each part of it.
@@ -253,7 +247,7 @@ class Trainer:
         sums.steps += 1
         sums.lr = float(self.optimizer.param_groups[0]["lr"])
         sums.p = self.current_p()
-        facts = {"step": self.step, "lr": sums.lr, "p": sums.p, "gradient norm": norm}
+        facts = {"step": self.step, "lr": sums.lr, "p": sums.p, "grad_norm": norm}
         self._pending.append((loss, facts))
         if len(self._pending) >= self._losses_per_check:
             self.check_losses()
@@ -263,8 +257,8 @@ class Trainer:
         pending, self._pending = self._pending, []
         for loss, facts in pending:
             value = loss.item()
-            if value - value != 0:  # NaN or infinite
-                facts["gradient norm"] = facts["gradient norm"].item()
+            if not math.isfinite(value):
+                facts["grad_norm"] = facts["grad_norm"].item()
                 raise Diverged(f"the training loss became {value}", facts)
 
     def current_p(self) -> float | None:
@@ -292,12 +286,12 @@ class Trainer:
 
         ``batches`` are the rows here; the scores are those of all processes together.
         """
-        model: nn.Module = self.model if self.ema is None else self.ema.module
+        model: Any = self.model if self.ema is None else self.ema.module
         try:
             return evaluate(model, batches, self.autocast, between, self.world.sum)
         finally:
-            if self.sharded:
-                strategies.reshard(model)
+            if self.sharded:  # free what FSDP2 keeps for a backward pass that never comes
+                model.reshard()
 
     # ------------------------------------------------------------------ state
 

@@ -6,8 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 from lpsgd.lab.formatting import fixed, plain
-from lpsgd.lab.report.document import Attachment, Document, Table, text, write_document
-from lpsgd.lab.report.document_page import write_document_page
+from lpsgd.lab.report.document import (
+    Attachment,
+    Document,
+    Table,
+    text,
+    write_document,
+    write_document_page,
+)
 from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
 from lpsgd.lab.search.report.figures import all_figures, searched_names
 from lpsgd.lab.store.disk.files import write_text

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from lpsgd.lab.errors import LabError
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path``; on success flush it to disk and rename it to ``path``.
-
-    If the body raises, ``path`` is as it was before and the temporary file is gone.
-    """
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` atomically: flushed to disk under another name, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     part = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            yield stream
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         # mkstemp makes private files; give it the mode that an ordinary open() would have given
@@ -37,19 +33,24 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, whole or not at all."""
-    with replacing(path) as stream:
-        stream.write(data)
-
-
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` as UTF-8, whole or not at all.
+    """Write ``text`` to ``path`` as UTF-8, atomically.
 
     The name of a folder need not be UTF-8. What cannot be encoded becomes an escape, ``\\udcff``,
     which JSON reads as the same character again.
     """
     write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder so that no half of it is ever seen under its name."""
+    if path.is_dir():
+        doomed = path if path.name.startswith(".") else path.with_name(f".{path.name}.part")
+        with suppress(FileNotFoundError):
+            path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

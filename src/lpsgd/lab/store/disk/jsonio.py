@@ -50,7 +50,7 @@ def number(value: Any) -> float | None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` to ``path`` as indented JSON, whole or not at all."""
+    """Write ``value`` to ``path`` as indented JSON, atomically."""
     text = json.dumps(encode(value), indent=2, ensure_ascii=False, allow_nan=False)
     write_text(path, text + "\n")
 

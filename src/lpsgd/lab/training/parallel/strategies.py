@@ -7,7 +7,6 @@ is dropout, whose masks are those of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -45,17 +44,11 @@ def shard(model: nn.Module, device: torch.device) -> None:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for block in _blocks(model):
+    # what is gathered for a forward pass at one time: residual blocks, else layers
+    for block in getattr(model, "blocks", model).children():
         if any(True for _ in block.parameters()):
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-
-
-def _blocks(model: nn.Module) -> Iterable[nn.Module]:
-    """What is gathered for a forward pass at one time: residual blocks, else layers."""
-    blocks = getattr(model, "blocks", model)
-    assert isinstance(blocks, nn.Module)
-    return blocks.children()
 
 
 def averaging(network: Any, *, wanted: bool) -> AbstractContextManager[object]:
@@ -65,11 +58,6 @@ def averaging(network: Any, *, wanted: bool) -> AbstractContextManager[object]:
     if hasattr(network, "set_requires_gradient_sync"):  # FSDP2, whose import takes long
         network.set_requires_gradient_sync(wanted)
     return nullcontext()
-
-
-def reshard(model: Any) -> None:
-    """Free what FSDP2 keeps unsharded after a forward pass for a backward pass that never comes."""
-    model.reshard()
 
 
 def unshard(tensor: Any) -> Tensor:

@@ -139,7 +139,9 @@ def joined() -> Iterator[World]:
         if not _first_to_tell(store):
             code = error.exit_code if isinstance(error, LabError) else LabError.exit_code
             raise ToldElsewhere(code) from None
-        if _is_lost_connection(error):
+        # gloo's own errors have no class; its file names begin them
+        gloo = isinstance(error, RuntimeError) and "gloo/" in str(error)
+        if gloo or isinstance(error, dist.DistError):
             raise LabError(
                 f"process {rank} of {size} lost the connection to another one, which was killed "
                 "or crashed; the same command resumes from the last checkpoint"
@@ -179,10 +181,3 @@ def _first_to_tell(store: Any) -> bool:
         return bool(store.add("told", 1) == 1)
     except (RuntimeError, dist.DistError):  # who kept the store is gone
         return True
-
-
-def _is_lost_connection(error: Exception) -> bool:
-    if isinstance(error, dist.DistError):
-        return True
-    # gloo's own errors have no class; its file names begin them
-    return isinstance(error, RuntimeError) and "gloo/" in str(error)

@@ -1,4 +1,4 @@
-"""Asking a run to stop, by a signal, so that it is saved and can be resumed."""
+"""SIGINT and SIGTERM: handlers that are put back, and signals that ask a run to stop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lpsgd.lab.errors import LabError
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(LabError):
-    """The run was asked to stop; it is saved and the same command resumes it."""
+@contextmanager
+def handlers_restored() -> Iterator[None]:
+    """Put the handlers back that the block, or what it calls, replaces."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -22,17 +29,13 @@ def stop_on_signals(*, patient: bool = False) -> Iterator[threading.Event]:
     from torchrun, which ends those that take too long by SIGKILL.
     """
     event = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: object) -> None:
         event.set()
-        for known in () if patient else before:
+        for known in () if patient else _SIGNALS:
             signal.signal(known, signal.SIG_DFL)
 
-    for number in before:
-        signal.signal(number, ask)
-    try:
+    with handlers_restored():
+        for number in _SIGNALS:
+            signal.signal(number, ask)
         yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
