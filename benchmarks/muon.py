@@ -151,7 +151,9 @@ def main(argv: list[str] | None = None) -> int:
         ("exact direction over Newton-Schulz, GPT-2's shapes", ratio, TARGET_DIRECTION),
         ("share of a ResNet-18 training step", training["LPMuon"]["share"], TARGET_SHARE),
     ):
-        print(f"  {'reached' if value <= bound else 'MISSED':8}{value:6.2f} (at most {bound}) {what}")
+        print(
+            f"  {'reached' if value <= bound else 'MISSED':8}{value:6.2f} (at most {bound}) {what}"
+        )
     return 0
 
 
