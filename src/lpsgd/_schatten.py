@@ -38,7 +38,7 @@ RMS = 0.2
 # Five odd polynomials y <- y (a + b y^2 + c y^4), of which the iterates y_0 = s, y_1, ..., y_5 are
 # ramps that end at ever smaller s. Fitted (scripts/fit_schatten.py) so that combinations of them
 # come close to s (s^2 + FLOOR^2)^(-rho/2) on [0, 1] for every alpha: root mean square of the
-# relative error 1.2 % for alpha from 0 to 1, 2 % at -0.15, 4.4 % at -0.3.
+# relative error 1.2 % at alpha = 0, at most 1.4 % up to 1, 2 % at -0.15, 4.4 % at -0.3.
 CHAIN = (
     (4.318608, -9.738791, 6.244814),
     (3.464623, -5.326366, 2.453358),

@@ -246,9 +246,11 @@ def _matrix_step(
     u = lp_matrix_direction(x, alpha, by_eigenvalues if exact else by_products)
     if group["normalize_rows"]:
         beta2 = group["betas"][1]
-        rows = torch.stack([some[3] for some in batch]).lerp(u.square().mean(-1, True), 1 - beta2)
+        # a loader may have sharded them, where a matrix has one column and so their shape
+        rows = torch.stack([_unsharded(some[3]) for some in batch])
+        rows = rows.lerp(u.square().mean(-1, True), 1 - beta2)
         for some, v in zip(batch, rows, strict=True):
-            some[3].copy_(v)
+            _local_copy(some[3], v)
         u = _rescaled_rows(u, rows / (1 - beta2**count), group["eps"])
     if group["cautious"]:
         agree = (u * g > 0).to(u.dtype)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.oracles import muon as matrices
+
 Array = np.ndarray
 Rule = Callable[..., Array]
 
@@ -100,6 +102,51 @@ def lpsgdm(theta, g, state, t, *, lr, momentum, p, weight_decay, eps):
     return (1 - lr * weight_decay) * theta - lr * scaled(m, p, eps)
 
 
+def power_step(theta, g, state, t, *, lr, momentum, gamma, weight_decay):
+    m = state["m"] = momentum * state.get("m", 0 * g) + g
+    return (1 - lr * weight_decay) * theta - lr * np.sign(m) * np.abs(m) ** gamma
+
+
+def cautious_adamw(theta, g, state, t, *, lr, betas, eps, weight_decay):
+    u = _adam_direction(g, state, t, betas, eps)
+    agrees = u * g > 0
+    u = np.where(agrees, u, 0) / max(float(np.mean(agrees)), 1e-3)
+    return (1 - lr * weight_decay) * theta - lr * u
+
+
+def lpmuon(
+    theta, g, state, t, *, lr, momentum, p, weight_decay, nesterov, cautious, normalize_rows
+):
+    """Arrays of two dimensions or more by singular values, others by AdamW's rule."""
+    if theta.ndim < 2:
+        return adamw(
+            theta, g, state, t, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=weight_decay
+        )
+    m = state["m"] = momentum * state.get("m", 0 * g) + (1 - momentum) * g
+    u = matrices.direction(momentum * m + (1 - momentum) * g if nesterov else m, 1 / (p - 1))
+    if normalize_rows:
+        squares = np.mean(u**2, axis=1, keepdims=True)
+        v = state["v"] = 0.95 * state.get("v", 0 * squares) + 0.05 * squares
+        scaled_rows = u / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
+        u = scaled_rows * np.linalg.norm(u) / np.linalg.norm(scaled_rows)
+    if cautious:
+        agrees = u * g > 0
+        u = np.where(agrees, u, 0) / max(float(np.mean(agrees)), 1e-3)
+    return (1 - lr * weight_decay) * theta - lr * u
+
+
+def muon(theta, g, state, t, *, lr, momentum, weight_decay, nesterov):
+    """Jordan et al. (2024) with the scale of Liu et al. (2025); no floor under singular values."""
+    if theta.ndim < 2:
+        return adamw(
+            theta, g, state, t, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=weight_decay
+        )
+    m = state["m"] = momentum * state.get("m", 0 * g) + (1 - momentum) * g
+    x = momentum * m + (1 - momentum) * g if nesterov else m
+    left, _, right = np.linalg.svd(x, full_matrices=False)
+    return (1 - lr * weight_decay) * theta - lr * 0.2 * np.sqrt(max(x.shape)) * left @ right
+
+
 # --- torch's own ----------------------------------------------------------------------------------
 
 
@@ -130,6 +177,19 @@ def _adam_direction(g, state, t, betas, eps):
     m = state["m"] = betas[0] * state.get("m", 0 * g) + (1 - betas[0]) * g
     v = state["v"] = betas[1] * state.get("v", 0 * g) + (1 - betas[1]) * g**2
     return m / (1 - betas[0] ** t) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+
+
+def nadamw(theta, g, state, t, *, lr, betas, eps, weight_decay, momentum_decay):
+    """Dozat (2016) with its momentum schedule, and decoupled decay."""
+
+    def mu(k):
+        return betas[0] * (1 - 0.96 ** (k * momentum_decay) / 2)
+
+    m = state["m"] = betas[0] * state.get("m", 0 * g) + (1 - betas[0]) * g
+    v = state["v"] = betas[1] * state.get("v", 0 * g) + (1 - betas[1]) * g**2
+    product = np.prod([mu(k) for k in range(1, t + 1)])
+    n = mu(t + 1) * m / (1 - product * mu(t + 1)) + (1 - mu(t)) * g / (1 - product)
+    return (1 - lr * weight_decay) * theta - lr * n / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
 
 
 def adagrad(theta, g, state, t, *, lr, weight_decay, eps):

@@ -36,12 +36,16 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)  # over the registered defaults
     of_oracle: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-12
+    resumed: float = 0.0  # how near a resumed walk is
+    kept: float | None = None  # state over parameters, where it is no whole number
 
 
 ANNEALED = {"p": cosine_by_epoch}
 ENTRIES = {
     "lpsgd": Entry(oracles.lpsgd, of_oracle=ANNEALED),
     "lpsgdm": Entry(oracles.lpsgdm, of_oracle=ANNEALED),
+    # 12 of 18 coordinates are a matrix's, which has 3 rows
+    "lpmuon": Entry(oracles.lpmuon, kept=(12 + 3 + 2 * 6) / 18),
     "signsgd": Entry(oracles.sign_sgd),
     "signum": Entry(oracles.signum),
     "lion": Entry(oracles.lion),
@@ -49,10 +53,16 @@ ENTRIES = {
     "gsgd": Entry(oracles.gsgd, {"eps": 1e-13}, {"total_steps": STEPS}, tolerance=1e-9),
     "stacey": Entry(oracles.stacey, {"mode": "pp", "tau": 0.1, "dual_lr": 0.05, "eps": 1e-3}),
     "powersgdm": Entry(oracles.power_sgdm),
+    "powerstep": Entry(oracles.power_step),
+    "muon": Entry(oracles.muon, tolerance=1e-5, kept=(12 + 2 * 6) / 18),
     "sgd": Entry(oracles.sgd, {"nesterov": True}),
     "sgdw": Entry(oracles.sgdw),
     "adam": Entry(oracles.adam),
     "adamw": Entry(oracles.adamw),
+    "cadamw": Entry(oracles.cautious_adamw),
+    # torch keeps the product of the coefficients, one for each of 3 tensors, in float32, but in the
+    # parameter's dtype once it was loaded
+    "nadamw": Entry(oracles.nadamw, tolerance=1e-7, resumed=1e-7, kept=2 + 3 / 18),
     "adagrad": Entry(oracles.adagrad),
     "rmsprop": Entry(oracles.rmsprop, {"momentum": 0.5}),
 }
@@ -131,7 +141,8 @@ def test_save_and_load(name: str) -> None:
     second = build(name, model, lr=0.5)  # the file's rate holds
     second.load_state_dict(torch.load(file, weights_only=True))
     rest = walk(second, list(model.parameters()), problem, STEPS // 2, first=STEPS // 2 + 1)
-    assert largest_difference(rest, [visited[STEPS // 2 :] for visited in points]) == 0
+    difference = largest_difference(rest, [visited[STEPS // 2 :] for visited in points])
+    assert difference <= ENTRIES[name].resumed
 
 
 @every
@@ -171,9 +182,8 @@ def test_the_description_tells_the_state(name: str) -> None:
     for state in optimizer.state.values():
         kept += sum(v.numel() for k, v in state.items() if torch.is_tensor(v) and k != "step")
     told = registry.get(name).state
-    assert kept / sum(p.numel() for p in model.parameters()) == (
-        0 if told == "none" else int(told[0])
-    )
+    expected = ENTRIES[name].kept or (0 if told == "none" else int(told[0]))
+    assert kept / sum(p.numel() for p in model.parameters()) == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_table_of_the_documentation_has_every_optimizer() -> None:

@@ -10,7 +10,7 @@ import pytorch_optimizer
 import torch
 
 from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha
-from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
+from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, PowerStep, SignSGD, Signum, Stacey
 from lpsgd.transform import LpGradient
 from tests.oracles.peers import Quadratic
 from tests.peers.quadratic_walks import largest_difference, parameters, walk
@@ -50,6 +50,10 @@ SAME: dict[str, tuple[Make, Make]] = {
     "Signum is LPSGDM at p = inf as eps -> 0": (
         lambda params: Signum(params, momentum=0.7, **DECAY),
         lambda params: LPSGDM(params, momentum=0.7, p=INF, eps=1e-15, **DECAY),
+    ),
+    "PowerStep is LPSGDM as eps -> 0 at a rate of (1 - beta)^-gamma": (
+        lambda params: PowerStep(params, lr=0.02, momentum=0.7, gamma=0.2),
+        lambda params: LPSGDM(params, lr=0.02 * 0.3**-0.2, momentum=0.7, p=6.0, eps=1e-15),
     ),
     "Stacey with tau = 0 and equal betas is LPSGDM": (
         lambda params: Stacey(params, betas=(0.7, 0.7), tau=0.0, p=COSINE, eps=1e-4, **DECAY),

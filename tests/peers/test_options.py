@@ -12,7 +12,17 @@ import pytest
 import torch
 
 from lpsgd import CosineP, LinearAlpha, PScheduler
-from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
+from lpsgd.peers import (
+    GSGD,
+    CautiousAdamW,
+    Lion,
+    LionK,
+    PowerSGDM,
+    PowerStep,
+    SignSGD,
+    Signum,
+    Stacey,
+)
 from tests.oracles import peers as oracles
 from tests.peers.quadratic_walks import largest_difference, parameters, walk
 
@@ -24,6 +34,8 @@ SETTINGS: dict[type, dict[str, Any]] = {
     GSGD: {"lr": 0.02, "weight_decay": 0.1, "total_steps": 40},
     Stacey: {"lr": 0.02, "weight_decay": 0.1, "tau": 0.1, "mode": "pp", "dual_lr": 0.05},
     PowerSGDM: {"lr": 0.02, "weight_decay": 0.1},
+    PowerStep: {"lr": 0.02, "weight_decay": 0.1},
+    CautiousAdamW: {"lr": 0.02, "weight_decay": 0.1},
 }
 STATE = {
     SignSGD: set(),
@@ -33,6 +45,8 @@ STATE = {
     GSGD: set(),
     Stacey: {"momentum_buffer", "z"},
     PowerSGDM: {"momentum_buffer"},
+    PowerStep: {"momentum_buffer"},
+    CautiousAdamW: {"momentum_buffer", "second_moment"},
 }
 kinds = pytest.mark.parametrize("kind", SETTINGS, ids=lambda kind: kind.__name__)
 
@@ -201,6 +215,8 @@ WRONG = [
     (Stacey, {"dual_lr": -1}, "dual_lr must be a finite number >= 0, got -1"),
     (Stacey, {"eps": 0.0}, "eps must be a finite number > 0, got 0.0"),
     (PowerSGDM, {"gamma": -0.1}, r"gamma must be a number in \[0, 1\], got -0.1"),
+    (PowerStep, {"gamma": 1.1}, r"gamma must be a number in \[0, 1\], got 1.1"),
+    (CautiousAdamW, {"eps": 0.0}, "eps must be a finite number > 0, got 0.0"),
     (GSGD, {"total_steps": 0}, "total_steps must be a whole number >= 1, got 0"),
     (Lion, {"foreach": True, "differentiable": True}, "exclude each other"),
 ]
@@ -271,7 +287,7 @@ def test_state_dtype_is_kept_and_used() -> None:
 
 
 def test_no_buffer_without_momentum() -> None:
-    for kind in (Signum, PowerSGDM):
+    for kind in (Signum, PowerSGDM, PowerStep):
         param = torch.ones(4, requires_grad=True)
         param.grad = torch.ones(4)
         optimizer = kind([param], momentum=0.0)

@@ -168,6 +168,27 @@ def test_schedules_of_p(schedule: str, expected: list[float | None]) -> None:
         assert seen[5] < seen[1], "these move within an epoch"
 
 
+def test_lpmuon_takes_any_exponent_and_splits_the_model() -> None:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+    optimizer = build("lpmuon:weight_decay=0.1", model)
+    marked = [id(p) for g in optimizer.param_groups if g["use_muon"] for p in g["params"]]
+    assert marked == [id(model[1].weight)]
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.1}
+    for text, p in (
+        ("lpmuon", math.inf),
+        ("lpmuon:p=-3", -3.0),
+        ("lpmuon:p=5", 5.0),
+        ("lpmuon:p_schedule=linear-alpha", math.inf),
+        ("lpmuon:p=-4,p_schedule=linear-alpha", -4.0),
+        ("lpmuon:p=6,p_schedule=cosine", 6.0),
+    ):
+        assert build(text, model).param_groups[0]["p"] == pytest.approx(p)
+    with pytest.raises(ValueError, match="p must be a number from 2 to inf, got -3"):
+        build("lpsgdm:p=-3,p_schedule=constant")
+    with pytest.raises(ValueError, match="optimizer 'lpmuon'.*p_max"):
+        build("lpmuon:p=inf,p_schedule=cosine")
+
+
 def make_for_model(model: nn.Module, *, lr: float = 0.5) -> torch.optim.Optimizer:
     """A factory as a user might write one."""
     assert isinstance(model, nn.Module)

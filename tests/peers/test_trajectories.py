@@ -10,7 +10,17 @@ import pytest
 import torch
 
 from lpsgd import CosineP
-from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
+from lpsgd.peers import (
+    GSGD,
+    CautiousAdamW,
+    Lion,
+    LionK,
+    PowerSGDM,
+    PowerStep,
+    SignSGD,
+    Signum,
+    Stacey,
+)
 from tests.oracles import peers as oracles
 from tests.peers.quadratic_walks import largest_difference, parameters, walk
 
@@ -52,6 +62,18 @@ CASES = [
         PowerSGDM,
         oracles.power_sgdm,
         {"lr": 0.01, "momentum": 0.8, "gamma": 0.4, "weight_decay": 0.1},
+    ),
+    Case(
+        "power-step",
+        PowerStep,
+        oracles.power_step,
+        {"lr": 0.01, "momentum": 0.8, "gamma": 0.2, "weight_decay": 0.1},
+    ),
+    Case(
+        "cautious",
+        CautiousAdamW,
+        oracles.cautious_adamw,
+        {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1},
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""The optimizers that the paper speaks of, to compare LPSGD with; ``registry`` describes all.
+"""The optimizers to compare ours with, most of them the paper's; ``registry`` describes all.
 
 >>> import torch
 >>> from lpsgd.peers import Lion
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from lpsgd._lazy import lazily
 
 if TYPE_CHECKING:
+    from lpsgd.peers.cautious import CautiousAdamW as CautiousAdamW
     from lpsgd.peers.gsgd import GSGD as GSGD
     from lpsgd.peers.lion import Lion as Lion
     from lpsgd.peers.lionk import LionK as LionK
     from lpsgd.peers.powersgdm import PowerSGDM as PowerSGDM
+    from lpsgd.peers.powerstep import PowerStep as PowerStep
     from lpsgd.peers.signsgd import SignSGD as SignSGD
     from lpsgd.peers.signum import Signum as Signum
     from lpsgd.peers.stacey import Stacey as Stacey
@@ -29,9 +31,21 @@ _HOMES = {
     "GSGD": "gsgd",
     "Stacey": "stacey",
     "PowerSGDM": "powersgdm",
+    "PowerStep": "powerstep",
+    "CautiousAdamW": "cautious",
 }
 
-__all__ = ["GSGD", "Lion", "LionK", "PowerSGDM", "SignSGD", "Signum", "Stacey"]
+__all__ = [
+    "GSGD",
+    "CautiousAdamW",
+    "Lion",
+    "LionK",
+    "PowerSGDM",
+    "PowerStep",
+    "SignSGD",
+    "Signum",
+    "Stacey",
+]
 
 if not TYPE_CHECKING:  # as in the package: a type checker should miss any other name
     __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -39,7 +39,7 @@ class Peer(LpOptimizer):
         """Move ``theta`` and ``buffers`` by one step, and leave ``g`` as it is.
 
         A tensor is changed in place, or another is put into its list. ``settings`` are the
-        group's, with the lr and p of this step.
+        group's, with the lr and p of this step and its number ``t``, from 1.
         """
 
     def _update(
@@ -57,6 +57,7 @@ class Peer(LpOptimizer):
             require_memory(params, grads, [buffer for held in buffers for buffer in held])
         settings = {**group, "lr": scalar(group["lr"], params, untouched)}
         settings["p"] = None if p is None else scalar(p, params, untouched)
+        settings["t"] = scalar(step, params, untouched) + 1
         rows = [
             (real(param), real(grad.resolve_conj()), *state)
             for param, grad, *state in zip(params, grads, *buffers, strict=True)

@@ -81,7 +81,8 @@ def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
     import lpsgd
     from lpsgd import _checks as checks
 
-    checks.check_exponent("p", p)  # here, where it has the name that the user wrote
+    if not p < 0:  # past infinity: for the optimizer to judge, as not all have such an exponent
+        checks.check_exponent("p", p)  # here, where it has the name that the user wrote
     if schedule == "constant":
         return p
     if schedule == "cosine":
@@ -93,7 +94,8 @@ def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
     if schedule == "linear":
         return lpsgd.LinearP(p, total_steps=horizon.total_steps)
     if schedule == "linear-alpha":
-        return lpsgd.LinearAlpha(total_steps=horizon.total_steps)
+        start = 1 / (p - 1) if p < 0 else 0.0  # from infinity on, or from past it
+        return lpsgd.LinearAlpha(start, total_steps=horizon.total_steps)
     raise ValueError(unknown_name("p_schedule", str(schedule), P_SCHEDULES))
 
 

@@ -90,6 +90,7 @@ _LP = {"p": 6.0, "p_schedule": "cosine", "weight_decay": 0.0, "eps": 1e-8, "norm
 _FIXED_P = {"p": 6.0, "p_schedule": "constant"}
 _BETAS = {"betas": [0.9, 0.999], "eps": 1e-8}
 _LION_BETAS = {"betas": [0.9, 0.99]}
+_MUON = {"lr": 2e-2, "momentum": 0.95, "weight_decay": 0.0, "nesterov": True}
 
 for _spec in (
     OptimizerSpec(
@@ -107,6 +108,22 @@ for _spec in (
         "1 x parameter",
         "lpsgd (the paper's Algorithm 2)",
         "lpsgd:LPSGDM",
+    ),
+    OptimizerSpec(
+        "lpmuon",
+        "m <- b*m + (1-b)*g; u = 0.2*sqrt(max(r,c))*U*(S/rms(S))^(1/(p-1))*V' of b*m + (1-b)*g = "
+        "U*S*V'; rows of u over their running rms; coordinates against g left out; theta <- "
+        "(1-lr*wd)*theta - lr*u; vectors, embeddings and the last layer as in adamw",
+        {
+            **_MUON,
+            "p": float("inf"),
+            "p_schedule": "constant",
+            "cautious": True,
+            "normalize_rows": True,
+        },
+        "1 x parameter of matrices and a number for each row, 2 x parameter of the rest",
+        "lpsgd.LPMuon (Schatten-p; cautious as Liang et al., 2024, rows as NorMuon)",
+        "lpsgd.peers.matrices:lpmuon",
     ),
     OptimizerSpec(
         "signsgd",
@@ -176,6 +193,23 @@ for _spec in (
         "lpsgd.peers:PowerSGDM",
     ),
     OptimizerSpec(
+        "powerstep",
+        "m <- b*m + g; u = sign(m)*|m|^gamma; theta <- (1-lr*wd)*theta - lr*u",
+        {"lr": 1e-3, "momentum": 0.9, "gamma": 0.1, "weight_decay": 0.0},
+        "1 x parameter",
+        "lpsgd.peers.PowerStep (Lu et al., 2026)",
+        "lpsgd.peers:PowerStep",
+    ),
+    OptimizerSpec(
+        "muon",
+        "m <- b*m + (1-b)*g; u = 0.2*sqrt(max(r,c))*U*V' of b*m + (1-b)*g = U*S*V'; theta <- "
+        "(1-lr*wd)*theta - lr*u; vectors, embeddings and the last layer as in adamw",
+        _MUON,
+        "1 x parameter of matrices, 2 x parameter of the rest",
+        "lpsgd.LPMuon at p = inf (Jordan et al., 2024; its scale: Liu et al., 2025)",
+        "lpsgd.peers.matrices:muon",
+    ),
+    OptimizerSpec(
         "sgd",
         "g <- g + wd*theta; m <- b*m + g; theta <- theta - lr*m",
         {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "nesterov": False},
@@ -206,6 +240,30 @@ for _spec in (
         "2 x parameter",
         "torch.optim.AdamW",
         "torch.optim:AdamW",
+    ),
+    OptimizerSpec(
+        "cadamw",
+        "m, v <- averages of g, g^2; u = m^/(sqrt(v^)+eps); f = (u*g > 0); "
+        "theta <- (1-lr*wd)*theta - lr*u*f/mean(f)",
+        {"lr": 1e-3, **_BETAS, "weight_decay": 0.01},
+        "2 x parameter",
+        "lpsgd.peers.CautiousAdamW (Liang et al., 2024)",
+        "lpsgd.peers:CautiousAdamW",
+    ),
+    OptimizerSpec(
+        "nadamw",
+        "m, v <- averages of g, g^2; theta <- (1-lr*wd)*theta - lr*n/(sqrt(v^)+eps), n: "
+        "m and g mixed as Nesterov's momentum, with b1 rising to its value",
+        {
+            "lr": 2e-3,
+            **_BETAS,
+            "weight_decay": 0.01,
+            "momentum_decay": 4e-3,
+            "decoupled_weight_decay": True,
+        },
+        "2 x parameter",
+        "torch.optim.NAdam with decoupled decay (Dozat, 2016)",
+        "torch.optim:NAdam",
     ),
     OptimizerSpec(
         "adagrad",
