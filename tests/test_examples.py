@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,25 @@ def printed(name: str, *arguments: str, environment: dict[str, str] | None = Non
 def test_fit_predict() -> None:
     accuracy = float(printed("fit_predict.py").removeprefix("test accuracy "))
     assert accuracy > 0.9
+
+
+def test_the_advised_rate_is_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documentation and example say 1e-2; the constructor's 1e-3 would miss this bound."""
+    quickstart = example("quickstart", monkeypatch)
+    assert quickstart.LEARNING_RATES["LPSGDM"] == 1e-2
+    _, accuracy, _ = quickstart.train("LPSGDM", 0, lambda: None)
+    assert accuracy > 96  # 98.6
+    monkeypatch.setitem(quickstart.LEARNING_RATES, "LPSGDM", 1e-3)
+    _, accuracy, _ = quickstart.train("LPSGDM", 0, lambda: None)
+    assert accuracy < 96  # 89.7
+
+
+@pytest.mark.parametrize(
+    "place", ["README.md", "docs/choosing.md", "docs/index.md", "src/lpsgd/optimizer.py"]
+)
+def test_one_advice_on_the_learning_rate(place: str) -> None:
+    text = " ".join((EXAMPLES.parent / place).read_text().replace("`", "").split())
+    assert re.search(r"[Ss]tart at (lr=)?1e-2, then try 3e-3 and 3e-2", text)
 
 
 def test_amp_loop_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 >>> import torch
 >>> from lpsgd import LPSGDM, CosineP
 >>> model = torch.nn.Linear(10, 1)
->>> optimizer = LPSGDM(model.parameters(), lr=1e-3, p=CosineP(6, total_steps=1000))
+>>> optimizer = LPSGDM(model.parameters(), lr=1e-2, p=CosineP(6, total_steps=1000))
 """
 
 from __future__ import annotations

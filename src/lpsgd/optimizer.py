@@ -64,7 +64,7 @@ class LPSGD(LpOptimizer):
         \theta_{t+1} = (1 - \eta\lambda)\,\theta_t - \eta\, u_t
 
     The arguments are those of :class:`LPSGDM` but for ``momentum`` and ``state_dtype``; it keeps no
-    buffer.
+    buffer. The advice on the learning rate is the same: start at 1e-2, then try 3e-3 and 3e-2.
 
     Example:
         >>> from lpsgd import LPSGD, CosineP
@@ -161,7 +161,9 @@ class LPSGDM(LPSGD):
 
     Args:
         params: parameters, named parameters, or dicts that define parameter groups.
-        lr: the learning rate eta, a number or a tensor of one element.
+        lr: the learning rate eta, a number or a tensor of one element. Start at 1e-2, then try
+            3e-3 and 3e-2. The default is the paper's most frequent value, for runs of 200 epochs,
+            and too small for shorter ones.
         momentum: the coefficient beta of the average, in [0, 1); 0 keeps no buffer.
         p: the norm exponent: a number from 2 to inf, a 0-d tensor, or a schedule ``step -> p``
             such as :class:`~lpsgd.CosineP`. The paper's method is a schedule; a schedule is kept
@@ -198,7 +200,7 @@ class LPSGDM(LPSGD):
         >>> from lpsgd import LPSGDM, CosineP
         >>> model = torch.nn.Linear(10, 1)
         >>> schedule = CosineP(6, total_epochs=200, steps_per_epoch=391)  # the paper's
-        >>> optimizer = LPSGDM(model.parameters(), lr=1e-3, p=schedule, weight_decay=0.01)
+        >>> optimizer = LPSGDM(model.parameters(), lr=1e-2, p=schedule, weight_decay=0.01)
         >>> model(torch.ones(4, 10)).square().mean().backward()
         >>> optimizer.step()
     """
@@ -522,7 +524,10 @@ def _alike(
     """The tensors in lists of one device and one dtype for each role, as foreach wants them."""
     roles = [params, grads] if buffers is None else [params, grads, buffers]
     dtypes = [{tensor.dtype for tensor in role} for role in roles]
-    if all(len(kinds) == 1 for kinds in dtypes) and len({param.device for param in params}) == 1:
+    on_cpu = {param.is_cpu for param in params} == {True}  # a device costs far more to ask for
+    if all(len(kinds) == 1 for kinds in dtypes) and (
+        on_cpu or len({param.device for param in params}) == 1
+    ):
         yield params, grads, buffers  # as nearly always
         return
     indices: dict[tuple[Any, ...], list[int]] = {}
