@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpsgd import LPSGD, LPSGDM, CosineP, fused, geometry, optimizer
+from lpsgd import LPSGD, LPSGDM, CosineP, _descent, fused, geometry, optimizer
 from lpsgd import _rounding as rounding
 
 SOURCE = Path(fused.__file__).with_name("fused.c")
@@ -332,7 +332,7 @@ def chosen(params: list[Tensor], **settings) -> str:
         "differentiable": False,
     } | settings
     grads = [torch.zeros_like(param) for param in params]
-    return optimizer._rule(params, grads, None, **settings).__name__
+    return _descent._rule(params, grads, None, **settings).__name__
 
 
 def test_none_chooses_the_kernel_where_it_can_run():
@@ -652,7 +652,7 @@ def test_the_compiled_optimizer_steps_in_place_and_compiles_once():
 
 @pytest.mark.slow
 def test_the_update_compiled_for_other_devices_on_the_cpu_back_end(monkeypatch):
-    monkeypatch.setattr(optimizer, "_demand_fused", lambda *_: "compiled")
+    monkeypatch.setattr(_descent, "demand_fused", lambda *_: "compiled")
     torch.compiler.reset()
     for settings in ({}, {"normalize": "rms"}, {"normalize": "dual", "maximize": True}):
         torch.testing.assert_close(

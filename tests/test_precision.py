@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from lpsgd import LPSGD, LPSGDM, CosineP
+from lpsgd._descent import _alike
 from lpsgd.geometry import Normalize
-from lpsgd.optimizer import _alike
 from tests.optimizer_problem import SHAPES, STEPS, arrays, gradients, largest_error, run, start
 from tests.oracles import lp
 

@@ -1,0 +1,325 @@
+"""One step of LPSGD or LPSGDM on lists of tensors, and the paths that it can take.
+
+``_single_tensor`` is the rule as it is written, ``_multi_tensor`` the same by foreach operations,
+``_kernel`` by one pass of C code, ``_compiled_multi_tensor`` by what Inductor makes of foreach.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+from lpsgd import fused as fused_kernel
+from lpsgd import geometry
+from lpsgd._bucket import Bucket, blocks, update_dtype
+from lpsgd._dtensor import are_plain
+from lpsgd._foreach import (
+    any_negative,
+    as_number,
+    as_tensor,
+    on_device,
+    real,
+    require_memory,
+    scalar,
+    visible,
+)
+from lpsgd._rounding import MOMENTUM, PARAMETER, noise_key, round_into
+from lpsgd.geometry import Exponent, Normalize
+
+__all__ = ["lp_descent"]
+
+
+def lp_descent(
+    params: list[Tensor],
+    grads: list[Tensor],
+    momentum_buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    lr: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    eps: float = 1e-8,
+    normalize: Normalize = None,
+    maximize: bool = False,
+    foreach: bool | None = None,
+    fused: bool | None = None,
+    capturable: bool = False,
+    differentiable: bool = False,
+    count: int | Tensor = 0,
+) -> None:
+    """The functional form: one step of LPSGD, or of LPSGDM where there are momentum buffers.
+
+    Parameters and buffers are changed in place, gradients are not. ``maximize`` turns only the step
+    around: the rule is odd in x, so the buffer averages the gradient as it was given. ``count`` is
+    the number of steps before this one, from which bfloat16 buffers take the noise of rounding.
+    """
+    untouched = capturable or differentiable
+    lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
+    if torch.bfloat16 in {buffer.dtype for buffer in momentum_buffers or ()}:
+        count = scalar(count, params, untouched)  # type: ignore[assignment]
+    else:
+        count = 0
+    tensors = _real_tensors(params, grads, momentum_buffers)
+    if not tensors[0]:
+        return
+    rule = _rule(*tensors, foreach, fused, capturable, differentiable)
+    rule(
+        *tensors,
+        p=p,
+        step=lr if maximize else -lr,
+        keep=1 - lr * weight_decay if weight_decay != 0 else 1.0,
+        momentum=momentum,
+        eps=eps,
+        normalize=normalize,
+        differentiable=differentiable,
+        count=count,
+    )
+
+
+def _rounds_stochastically(buffer: Tensor | None) -> bool:
+    """Whether a step rounds this momentum, and a parameter of its dtype, stochastically."""
+    return buffer is not None and buffer.dtype == torch.bfloat16
+
+
+def _rule(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    foreach: bool | None,
+    fused: bool | None,
+    capturable: bool,
+    differentiable: bool,
+) -> Callable[..., None]:
+    """The path that these tensors take, as the settings ask."""
+    if fused:
+        if demand_fused(params, grads, buffers or ()) == "kernel":
+            return _kernel  # which looks for the memory itself
+        require_memory(params, grads, buffers or ())
+        # in a graph that is being compiled anyway, the foreach path is compiled with the rest
+        return _multi_tensor if torch.compiler.is_compiling() else _compiled_multi_tensor
+    if differentiable:
+        return _single_tensor
+    eager = fused is False or foreach is not None or capturable
+    if not eager and fused_kernel.refusal(params, grads, buffers or ()) is None:
+        return _kernel
+    require_memory(params, grads, buffers or ())
+    # foreach operations do not write to negative views
+    if foreach is None and any_negative([*params, *(buffers or ())]):
+        return _single_tensor
+    return _single_tensor if foreach is False else _multi_tensor
+
+
+def demand_fused(
+    params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
+) -> str:
+    """How fused=True runs: by our kernel on a CPU, by Inductor elsewhere; raises if not at all."""
+    reason: str | None
+    if params and are_plain(params) and not any(param.is_cpu for param in params):
+        devices = _get_fused_kernels_supported_devices()
+        odd = {p for p in params if p.device.type not in devices or not p.is_floating_point()}
+        if not odd:
+            return "compiled"
+        kinds = ", ".join(sorted({f"{param.dtype} on {param.device}" for param in odd}))
+        reason = f"it takes floating-point tensors on {', '.join(devices)}, not {kinds}"
+    else:
+        reason = fused_kernel.refusal(params, grads, buffers)
+    if reason is not None:
+        raise RuntimeError(f"fused=True cannot run here: {reason}")
+    return "kernel"
+
+
+def _real_tensors(
+    params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
+) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+    """The lists with complex tensors as pairs of reals, and without those that have no elements."""
+    # Many tensors, few answers: sets are faster than a question to each.
+    complex_ = any(dtype.is_complex for dtype in {param.dtype for param in params})
+    if not complex_ and 0 not in {param.numel() for param in params}:
+        return params, grads, buffers
+    chosen = [i for i, param in enumerate(params) if param.numel() > 0]
+    return (
+        [real(params[i]) for i in chosen],
+        [real(grads[i].resolve_conj()) for i in chosen],  # a parameter must not be copied
+        None if buffers is None else [buffers[i] for i in chosen],
+    )
+
+
+def _single_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    differentiable: bool,
+    count: int | Tensor,
+) -> None:
+    """The rule as it is written; ``step`` stands for -eta, ``keep`` for 1 - eta lambda."""
+    for index, param in enumerate(params):
+        dtype = update_dtype(param, buffers[index] if buffers is not None else None)
+        p, step, keep = (on_device(value, param.device) for value in (p, step, keep))
+        eps = visible(eps, dtype)
+        round_ = _rounding(buffers, index, count, differentiable)
+        theta = param.to(dtype)  # a copy where the parameter is narrower, else itself
+        x = grads[index].to(dtype)
+        if buffers is not None:
+            m = buffers[index].to(dtype)
+            m.lerp_(x, 1 - momentum)  # m_t = beta m_{t-1} + (1 - beta) g_t
+            if m is not buffers[index]:
+                round_(buffers[index], m, MOMENTUM)
+            # autograd must find what u was made of, although m goes on to change
+            x = m.clone() if differentiable else m
+        # u_t = x_t / (|x_t| + eps)^rho, times a factor with which the step is in range again
+        u, factor = geometry.direction_and_factor(x, p, eps, normalize)
+        size = step if factor is None else step * factor
+        theta.mul_(keep).add_(u * size)  # theta <- (1 - eta lambda) theta - eta u
+        if theta is not param:
+            round_(param, theta, PARAMETER)
+
+
+def _rounding(
+    buffers: list[Tensor] | None, index: int, count: int | Tensor, differentiable: bool
+) -> Callable[[Tensor, Tensor, int], None]:
+    """How what was computed is put into a narrower tensor: to nearest, or stochastically."""
+    stochastic = buffers is not None and _rounds_stochastically(buffers[index])
+
+    def round_(target: Tensor, value: Tensor, role: int) -> None:
+        if not stochastic or differentiable or target.dtype != torch.bfloat16:
+            target.copy_(value)
+            return
+        key = on_device(noise_key(count, index, role), target.device)
+        first = 0
+        for part, values in blocks([target], [value]):
+            round_into(part, values, key, first)  # type: ignore[arg-type]
+            first += part.numel()
+
+    return round_
+
+
+def _kernel(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    differentiable: bool,
+    count: int | Tensor,
+) -> None:
+    """The same rule in one pass of C code, as one operator where a graph is compiled."""
+    if torch.compiler.is_compiling():
+        device = params[0].device
+        numbers: dict[str, Any] = {
+            "p": as_tensor(p, device),
+            "step": as_tensor(step, device),
+            "keep": as_tensor(keep, device),
+            "count": as_tensor(count, device),
+        }
+        run: Callable[..., None] = fused_kernel.operator_step
+    else:
+        numbers = {"p": as_number(p), "step": as_number(step), "keep": as_number(keep)}
+        numbers["count"] = int(count)
+        run = fused_kernel.kernel_step
+    for some in _alike(params, grads, buffers):
+        run(
+            *some,
+            **numbers,
+            momentum=momentum,
+            eps=visible(eps, torch.float32),
+            normalize=normalize,
+        )
+
+
+def _multi_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    differentiable: bool,
+    count: int | Tensor,
+) -> None:
+    """The same rule by foreach operations, with one temporary of the size of the parameters."""
+    for some in _alike(params, grads, buffers):
+        bucket = Bucket(*some)
+        p, step, keep = (on_device(value, some[0][0].device) for value in (p, step, keep))
+        if bucket.low_precision_state:
+            # m cannot be updated in place, which takes a second temporary: tensor by tensor
+            _single_tensor(
+                *some,
+                p=p,
+                step=step,
+                keep=keep,
+                momentum=momentum,
+                eps=eps,
+                normalize=normalize,
+                differentiable=differentiable,
+                count=count,
+            )
+            continue
+        bucket.average(momentum)
+        bucket.move(p, visible(eps, bucket.dtype), normalize, step, keep)
+
+
+@functools.cache
+def _compile() -> Callable[..., None]:
+    return torch.compile(_multi_tensor)
+
+
+def _compiled_multi_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    count: int | Tensor,
+    **settings: Any,
+) -> None:
+    """The foreach path compiled by Inductor; numbers that change go in as tensors."""
+    device = params[0].device
+    p, step, keep, count = (as_tensor(value, device) for value in (p, step, keep, count))
+    _compile()(params, grads, buffers, p=p, step=step, keep=keep, count=count, **settings)
+
+
+def _alike(
+    params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
+) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor] | None]]:
+    """The tensors in lists of one device and one dtype for each role, as foreach wants them."""
+    roles = [params, grads] if buffers is None else [params, grads, buffers]
+    dtypes = [{tensor.dtype for tensor in role} for role in roles]
+    on_cpu = {param.is_cpu for param in params} == {True}  # a device costs far more to ask for
+    if all(len(kinds) == 1 for kinds in dtypes) and (
+        on_cpu or len({param.device for param in params}) == 1
+    ):
+        yield params, grads, buffers  # as nearly always
+        return
+    indices: dict[tuple[Any, ...], list[int]] = {}
+    for i, some in enumerate(zip(*roles, strict=True)):
+        key = (some[0].device, *[tensor.dtype for tensor in some])
+        indices.setdefault(key, []).append(i)
+    for chosen in indices.values():
+        yield (
+            [params[i] for i in chosen],
+            [grads[i] for i in chosen],
+            None if buffers is None else [buffers[i] for i in chosen],
+        )
