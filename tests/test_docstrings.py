@@ -10,7 +10,7 @@ import pytest
 
 import lpsgd
 
-OPTIONAL = {"lpsgd.optax": "jax", "lpsgd.lab.execution.ray": "ray"}
+OPTIONAL = {"lpsgd.optax": "jax", "lpsgd._optax_muon": "jax", "lpsgd.lab.execution.ray": "ray"}
 """Modules whose extra may be absent."""
 MODULES = ["lpsgd", *(m.name for m in pkgutil.walk_packages(lpsgd.__path__, "lpsgd."))]
 

@@ -10,8 +10,18 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from lpsgd import LPSGD, LPSGDM, CosineP
-from lpsgd.peers import GSGD, Lion, LionK, PowerSGDM, SignSGD, Signum, Stacey
+from lpsgd import LPSGD, LPSGDM, CosineP, LPMuon
+from lpsgd.peers import (
+    GSGD,
+    CautiousAdamW,
+    Lion,
+    LionK,
+    PowerSGDM,
+    PowerStep,
+    SignSGD,
+    Signum,
+    Stacey,
+)
 from lpsgd.peers.sgdw import SGDW
 from lpsgd.transform import LpGradient
 from tests.optimizer_problem import gradients, run, start
@@ -21,11 +31,14 @@ Params = list[torch.Tensor]
 OURS: dict[str, Any] = {
     "LPSGD": LPSGD,
     "LPSGDM": LPSGDM,
+    "LPMuon": LPMuon,
     "SignSGD": SignSGD,
     "Signum": Signum,
     "Lion": Lion,
     "LionK": LionK,
     "PowerSGDM": PowerSGDM,
+    "PowerStep": PowerStep,
+    "CautiousAdamW": CautiousAdamW,
     "Stacey": Stacey,
     "SGDW": SGDW,
     "LpGradient of SGD": lambda params: LpGradient(torch.optim.SGD(params)),

@@ -289,7 +289,8 @@ class LpOptimizer(Optimizer):
             return self._current_p_tensor(group, schedule, step)
         if schedule is None:
             p: Exponent = group["p"]
-            self._checks["p"]("p", p)
+            # an optimizer that LpGradient wraps meets a p that is no setting of its own
+            self._checks.get("p", checks.exponent_or_schedule)("p", p)
             return p
         count = int(step)
         group["p"] = self._exponent_at(schedule, count)

@@ -102,9 +102,9 @@ def lpsgdm(theta, g, state, t, *, lr, momentum, p, weight_decay, eps):
     return (1 - lr * weight_decay) * theta - lr * scaled(m, p, eps)
 
 
-def power_step(theta, g, state, t, *, lr, momentum, gamma, weight_decay):
+def power_step(theta, g, state, t, *, lr, momentum, power, weight_decay):
     m = state["m"] = momentum * state.get("m", 0 * g) + g
-    return (1 - lr * weight_decay) * theta - lr * np.sign(m) * np.abs(m) ** gamma
+    return (1 - lr * weight_decay) * theta - lr * np.sign(m) * np.abs(m) ** power
 
 
 def cautious_adamw(theta, g, state, t, *, lr, betas, eps, weight_decay):

@@ -51,8 +51,8 @@ SAME: dict[str, tuple[Make, Make]] = {
         lambda params: Signum(params, momentum=0.7, **DECAY),
         lambda params: LPSGDM(params, momentum=0.7, p=INF, eps=1e-15, **DECAY),
     ),
-    "PowerStep is LPSGDM as eps -> 0 at a rate of (1 - beta)^-gamma": (
-        lambda params: PowerStep(params, lr=0.02, momentum=0.7, gamma=0.2),
+    "PowerStep is LPSGDM as eps -> 0 at a rate of (1 - beta)^-power": (
+        lambda params: PowerStep(params, lr=0.02, momentum=0.7, power=0.2),
         lambda params: LPSGDM(params, lr=0.02 * 0.3**-0.2, momentum=0.7, p=6.0, eps=1e-15),
     ),
     "Stacey with tau = 0 and equal betas is LPSGDM": (

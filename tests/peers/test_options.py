@@ -215,7 +215,7 @@ WRONG = [
     (Stacey, {"dual_lr": -1}, "dual_lr must be a finite number >= 0, got -1"),
     (Stacey, {"eps": 0.0}, "eps must be a finite number > 0, got 0.0"),
     (PowerSGDM, {"gamma": -0.1}, r"gamma must be a number in \[0, 1\], got -0.1"),
-    (PowerStep, {"gamma": 1.1}, r"gamma must be a number in \[0, 1\], got 1.1"),
+    (PowerStep, {"power": 1.1}, r"power must be a number in \[0, 1\], got 1.1"),
     (CautiousAdamW, {"eps": 0.0}, "eps must be a finite number > 0, got 0.0"),
     (GSGD, {"total_steps": 0}, "total_steps must be a whole number >= 1, got 0"),
     (Lion, {"foreach": True, "differentiable": True}, "exclude each other"),

@@ -67,7 +67,7 @@ CASES = [
         "power-step",
         PowerStep,
         oracles.power_step,
-        {"lr": 0.01, "momentum": 0.8, "gamma": 0.2, "weight_decay": 0.1},
+        {"lr": 0.01, "momentum": 0.8, "power": 0.2, "weight_decay": 0.1},
     ),
     Case(
         "cautious",

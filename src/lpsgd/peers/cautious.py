@@ -14,8 +14,6 @@ from lpsgd._foreach import Tensors
 from lpsgd.peers._peer import MOMENTUM, Peer, descend_
 from lpsgd.schedule import exponent_dtype
 
-_LEAST_SHARE = 1e-3  # of coordinates that the mask keeps, as in the authors' code
-
 
 class CautiousAdamW(Peer):
     r"""AdamW without the coordinates whose step goes against the gradient (Liang et al., 2024).
@@ -26,7 +24,7 @@ class CautiousAdamW(Peer):
         u_t &= \frac{m_t / (1-\beta_1^t)}{\sqrt{v_t / (1-\beta_2^t)} + \varepsilon}, \qquad
         \phi_t = [u_t g_t > 0] \\
         \theta_{t+1} &= (1 - \eta\lambda)\,\theta_t
-        - \eta\, \frac{u_t \phi_t}{\max(\operatorname{mean} \phi_t, 10^{-3})}
+        - \eta\, \frac{u_t \phi_t}{\max(\operatorname{mean} \phi_t, \mu)}
 
     The mean is taken over each tensor, so that a step is about as long as AdamW's.
 
@@ -36,6 +34,7 @@ class CautiousAdamW(Peer):
         betas: the coefficients (beta_1, beta_2) of the averages, in [0, 1).
         eps: the number epsilon that is added to the root.
         weight_decay: the decoupled decay lambda.
+        least_share: the bound mu of the mean by which a step is scaled up, as in the authors' code.
         state_dtype: the dtype of the averages; None means float32 for half-precision parameters,
             else the parameter's own.
         maximize: climb instead of descending.
@@ -53,7 +52,12 @@ class CautiousAdamW(Peer):
         tensor([0.2500, 0.7500], requires_grad=True)
     """
 
-    _checks: ClassVar = {**Peer._checks, "betas": checks.fraction_pair, "eps": checks.positive}
+    _checks: ClassVar = {
+        **Peer._checks,
+        "betas": checks.fraction_pair,
+        "eps": checks.positive,
+        "least_share": checks.positive,
+    }
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class CautiousAdamW(Peer):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         *,
+        least_share: float = 1e-3,
         state_dtype: torch.dtype | None = None,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -76,6 +81,7 @@ class CautiousAdamW(Peer):
                 "betas": betas,
                 "eps": eps,
                 "weight_decay": weight_decay,
+                "least_share": least_share,
                 "state_dtype": state_dtype,
                 "maximize": maximize,
                 "foreach": foreach,
@@ -104,5 +110,5 @@ class CautiousAdamW(Peer):
         torch._foreach_div_(u, 1 - beta1**t)
         for step, gradient in zip(u, g, strict=True):
             agrees = (step * gradient > 0).to(step.dtype)
-            step.mul_(agrees / agrees.mean().clamp(min=_LEAST_SHARE))
+            step.mul_(agrees / agrees.mean().clamp(min=settings["least_share"]))
         descend_(theta, u, settings)

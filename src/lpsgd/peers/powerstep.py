@@ -28,7 +28,7 @@ class PowerStep(Peer):
         params: parameters, named parameters, or dicts that define parameter groups.
         lr: the learning rate eta, a number or a tensor of one element.
         momentum: the coefficient beta of the sum, in [0, 1); 0 keeps no buffer.
-        gamma: the power, in [0, 1]: 0 takes the sign of the momentum, 1 the momentum.
+        power: the exponent gamma, in [0, 1]: 0 takes the sign of the momentum, 1 the momentum.
         weight_decay: the decoupled decay lambda.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
             else the parameter's own.
@@ -39,7 +39,7 @@ class PowerStep(Peer):
 
     Example:
         >>> theta = torch.tensor([8.0, -2.0, 0.0], requires_grad=True)
-        >>> optimizer = PowerStep([theta], lr=1.0, gamma=0.5)
+        >>> optimizer = PowerStep([theta], lr=1.0, power=0.5)
         >>> theta.square().sum().backward()  # the gradient is 16, -4, 0
         >>> optimizer.step()
         >>> theta.tolist()
@@ -49,7 +49,7 @@ class PowerStep(Peer):
     _checks: ClassVar = {
         **Peer._checks,
         "momentum": checks.fraction,
-        "gamma": checks.closed_fraction,
+        "power": checks.closed_fraction,
     }
 
     def __init__(
@@ -57,7 +57,7 @@ class PowerStep(Peer):
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
         momentum: float = 0.9,
-        gamma: float = 0.1,
+        power: float = 0.1,
         weight_decay: float = 0.0,
         *,
         state_dtype: torch.dtype | None = None,
@@ -71,7 +71,7 @@ class PowerStep(Peer):
             {
                 "lr": lr,
                 "momentum": momentum,
-                "gamma": gamma,
+                "power": power,
                 "weight_decay": weight_decay,
                 "state_dtype": state_dtype,
                 "maximize": maximize,
@@ -92,4 +92,4 @@ class PowerStep(Peer):
             (m,) = buffers
             torch._foreach_mul_(m, settings["momentum"])
             torch._foreach_add_(m, g)
-        descend_(theta, signed_power(m, settings["gamma"]), settings)
+        descend_(theta, signed_power(m, settings["power"]), settings)

@@ -194,8 +194,8 @@ for _spec in (
     ),
     OptimizerSpec(
         "powerstep",
-        "m <- b*m + g; u = sign(m)*|m|^gamma; theta <- (1-lr*wd)*theta - lr*u",
-        {"lr": 1e-3, "momentum": 0.9, "gamma": 0.1, "weight_decay": 0.0},
+        "m <- b*m + g; u = sign(m)*|m|^power; theta <- (1-lr*wd)*theta - lr*u",
+        {"lr": 1e-3, "momentum": 0.9, "power": 0.1, "weight_decay": 0.0},
         "1 x parameter",
         "lpsgd.peers.PowerStep (Lu et al., 2026)",
         "lpsgd.peers:PowerStep",
