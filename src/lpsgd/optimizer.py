@@ -7,8 +7,8 @@ The one update rule, with x = g (Algorithm 1) or x = m (Algorithm 2):
     u_t &= x_t / (|x_t| + \varepsilon)^{\rho(p)}        && \text{(eq:ut)} \\
     \theta_{t+1} &= (1 - \eta\lambda) \theta_t - \eta u_t && \text{(eq:practical\_update)}
 
-The paths that a step can take are in ``_descent.py``: the rule as it is written, the same with foreach
-operations and one temporary, and with one pass of C code (fused.py), which takes no memory.
+The paths that a step can take are in ``_descent.py``: the rule as it is written, the same with
+foreach operations and one temporary, and with one pass of C code (fused.py), without any memory.
 """
 
 from __future__ import annotations
