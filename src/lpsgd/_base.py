@@ -110,14 +110,14 @@ class LpOptimizer(Optimizer):
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         defaults = {name: checks.plain(value) for name, value in defaults.items()}
-        checks.check_settings(self._checks, defaults)
+        checks.check_each(self._checks, defaults)
         if "p" in defaults:
             defaults.setdefault("p_schedule", None)
         super().__init__(params, defaults)
 
     def _check_group(self, group: Group) -> None:
         """Check a whole group: each setting by itself, then those that exclude each other."""
-        checks.check_settings(self._checks, group)
+        checks.check_each(self._checks, group)
         if group.get("foreach") and group.get("fused"):
             raise ValueError("foreach=True and fused=True exclude each other; give at most one")
         if group.get("differentiable") and (group.get("foreach") or group.get("fused")):

@@ -168,7 +168,7 @@ def schedule_or_none(name: str, value: object) -> None:
         _fail(name, value, "None or callable")
 
 
-def check_settings(checks: Mapping[str, Check], settings: Mapping[str, Any]) -> None:
+def check_each(checks: Mapping[str, Check], settings: Mapping[str, Any]) -> None:
     """Check every setting that has a check."""
     for name, check in checks.items():
         if name in settings:

@@ -125,6 +125,7 @@ def lpmuon(
             exact=exact,
             output_axis=output_axis,
         )
+        tree: Any  # mypy does not know the methods of JAX's tree definitions
         leaves, tree = jax.tree.flatten(params)
         columns = [
             tree.flatten_up_to(part)
@@ -209,7 +210,8 @@ def _direction(x: jax.Array, alpha: jax.Array, exact: bool) -> jax.Array:
 
 def _by_eigenvalues(gram: jax.Array, alpha: jax.Array) -> jax.Array:
     values, vectors = jnp.linalg.eigh(gram)
-    return (vectors * (jnp.maximum(values, 0) + FLOOR**2) ** ((alpha - 1) / 2)) @ vectors.T
+    scaled = (jnp.maximum(values, 0) + FLOOR**2) ** ((alpha - 1) / 2)
+    return jnp.matmul(vectors * scaled, vectors.T)
 
 
 def _by_products(gram: jax.Array, alpha: jax.Array) -> jax.Array:

@@ -95,7 +95,7 @@ class LpGradient(LpOptimizer):
         checks.one_of(*NORMALIZATIONS)("normalize", normalize)
         given = {"p": p, "p_schedule": None, "lp_eps": eps, "lp_normalize": normalize}
         own = {name: checks.plain(value) for name, value in given.items()}
-        checks.check_settings(self._checks, own)
+        checks.check_each(self._checks, own)
         if callable(p):
             exponent_at(p, 0)  # now: an optimizer that was not wrapped must be left as it was
         # Not torch's __init__, which would make groups and state of its own, but the part of it

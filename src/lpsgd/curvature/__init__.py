@@ -34,12 +34,12 @@ from lpsgd.curvature.estimators import (
     layerwise,
     trace,
 )
+from lpsgd.curvature.hessian import HessianOperator, hessian_operator
 from lpsgd.curvature.lanczos import Eigenpairs, SymmetricOperator, top_eigenvalues
 from lpsgd.curvature.monitor import CurvatureMonitor, read_records
-from lpsgd.curvature.operator import HessianOperator, hessian_operator
 from lpsgd.curvature.progress import Cost, measure_cost
 from lpsgd.curvature.spectrum import SpectralDensity, spectral_density
-from lpsgd.curvature.statistics import SpectrumStatistics, statistics
+from lpsgd.curvature.summary import SpectrumStatistics, statistics
 
 __all__ = [
     "Cost",

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lpsgd.curvature.hessian import HessianOperator
 from lpsgd.curvature.lanczos import (
     Eigenpairs,
     Krylov,
@@ -23,7 +24,6 @@ from lpsgd.curvature.lanczos import (
     dimension,
     probe_generator,
 )
-from lpsgd.curvature.operator import HessianOperator
 from lpsgd.geometry import gradient_density
 
 Modules = str | Sequence[str] | Mapping[str, str]

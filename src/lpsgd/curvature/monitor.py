@@ -28,13 +28,13 @@ from lpsgd.curvature.estimators import (
     layer_operators,
     overall_gradient_density,
 )
+from lpsgd.curvature.hessian import HessianOperator, hessian_operator
 from lpsgd.curvature.lanczos import NotFiniteError
-from lpsgd.curvature.operator import HessianOperator, hessian_operator
 from lpsgd.curvature.progress import measure_cost, progress
 from lpsgd.curvature.risk import Kind, Loss
 from lpsgd.curvature.spectrum import spectral_density
 from lpsgd.curvature.state import BatchNormMode
-from lpsgd.curvature.statistics import statistics
+from lpsgd.curvature.summary import statistics
 
 FILE_NAME = "curvature.jsonl"
 DIAGONAL_PROBES = 8

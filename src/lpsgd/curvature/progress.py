@@ -15,7 +15,7 @@ from typing import TextIO
 
 import torch
 
-from lpsgd.curvature.operator import HessianOperator
+from lpsgd.curvature.hessian import HessianOperator
 
 _SECONDS_BETWEEN_LINES = 10.0
 

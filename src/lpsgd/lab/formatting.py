@@ -71,11 +71,11 @@ def percent(share: float | None) -> str:
     return MISSING if share is None else f"{100 * share:.1f} %"
 
 
-def plain(value: object) -> str:
+def setting_text(value: object) -> str:
     """A setting's value, short and exact enough to be typed again.
 
-    >>> plain(0.0001), plain(True), plain(None), plain("cosine"), plain(6.0)
-    ('0.0001', 'true', 'none', 'cosine', '6')
+    >>> [setting_text(value) for value in (0.0001, True, None, "cosine", 6.0)]
+    ['0.0001', 'true', 'none', 'cosine', '6']
     """
     if value is None:
         return "none"

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis
 from lpsgd.lab.analysis.curves import final_values
-from lpsgd.lab.formatting import plain
+from lpsgd.lab.formatting import setting_text
 from lpsgd.lab.report.charts import chart_data
 from lpsgd.lab.report.template import render_page
 from lpsgd.lab.report.words import counts, interval, method, subtitle, title
@@ -92,7 +92,14 @@ def flatten(value: Any, name: str = "") -> list[tuple[str, str]]:
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         nested = enumerate(value)
     else:
-        return [(name, ", ".join(map(plain, value)) if isinstance(value, list) else plain(value))]
+        return [
+            (
+                name,
+                ", ".join(map(setting_text, value))
+                if isinstance(value, list)
+                else setting_text(value),
+            )
+        ]
     return [
         pair
         for key, item in nested

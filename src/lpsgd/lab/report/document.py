@@ -63,7 +63,7 @@ class Attachment:
     caption: str
 
 
-Block: TypeAlias = "Text | Table | Picture | Attachment"
+DocumentBlock: TypeAlias = "Text | Table | Picture | Attachment"
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Document:
 
     name: str
     title: str
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[DocumentBlock] = field(default_factory=list)
 
-    def add(self, *blocks: Block) -> Document:
+    def add(self, *blocks: DocumentBlock) -> Document:
         """Append blocks and return the document."""
         self.blocks.extend(blocks)
         return self

@@ -14,7 +14,7 @@ import lpsgd
 from lpsgd.lab import formatting
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_FORMATS = ("cell_text", "duration", "fixed", "p_value", "percent", "plain", "size")
+_FORMATS = ("cell_text", "duration", "fixed", "p_value", "percent", "setting_text", "size")
 
 
 def environment(folder: Path = _TEMPLATES) -> Environment:

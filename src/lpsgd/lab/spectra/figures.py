@@ -19,7 +19,7 @@ from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum, Statistics
 
 __all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 
-Scale = Literal["linear", "asinh"]
+AxisScale = Literal["linear", "asinh"]
 
 _BULK, _OUTLIER = "#2f6db3", "#c8372d"
 _WIDTH = 6.4  # inches: a text column
@@ -68,7 +68,7 @@ def density_figure(record: CurvatureRecord) -> Figure:
     return figure
 
 
-def evolution_figure(records: Sequence[CurvatureRecord], scale: Scale = "linear") -> Figure:
+def evolution_figure(records: Sequence[CurvatureRecord], scale: AxisScale = "linear") -> Figure:
     """Every spectrum of a run: the eigenvalue across, the epoch up (the paper's Figure 1).
 
     A ridge's height is the logarithm of the number of eigenvalues near a value; dots are outliers.
@@ -88,7 +88,7 @@ def evolution_figure(records: Sequence[CurvatureRecord], scale: Scale = "linear"
     return figure
 
 
-def layers_figure(record: CurvatureRecord, scale: Scale = "asinh") -> Figure:
+def layers_figure(record: CurvatureRecord, scale: AxisScale = "asinh") -> Figure:
     """The spectrum of each layer's block, first layer on top; eigenvalues on an asinh axis."""
     layers = record["layers"]
     if not layers:
@@ -107,7 +107,9 @@ def layers_figure(record: CurvatureRecord, scale: Scale = "asinh") -> Figure:
     return figure
 
 
-def _ridges(axes: Axes, records: Sequence[Spectrum], scale: Scale, colors: Sequence[Any]) -> None:
+def _ridges(
+    axes: Axes, records: Sequence[Spectrum], scale: AxisScale, colors: Sequence[Any]
+) -> None:
     densities = [SpectralDensity.from_dict(record) for record in records]
     values = np.concatenate([nodes for density in densities for nodes in density.nodes])
     unit = float(np.abs(values).max()) or 1.0
@@ -179,7 +181,7 @@ def _linear_width(unit: float) -> float:
     return unit * 1e-3
 
 
-def _transform(scale: Scale, unit: float) -> tuple[Any, Any]:
+def _transform(scale: AxisScale, unit: float) -> tuple[Any, Any]:
     if scale == "linear":
         return (lambda value: value), (lambda value: value)
     if scale != "asinh":

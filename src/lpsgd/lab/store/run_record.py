@@ -76,7 +76,7 @@ def load_comparison(folder: Path | str) -> Comparison:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a folder; expected a folder that holds runs")
-    runs = [load_run(place, folder) for place, found in walk(folder) if found]
+    runs = [load_run(place, folder) for place, found in walk_runs(folder) if found]
     if (manifest := read_comparison(folder)) is not None:
         return _planned(folder, manifest, runs)
     if not runs:
@@ -192,7 +192,7 @@ def _mixed(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def walk(root: Path) -> Iterator[tuple[Path, bool]]:
+def walk_runs(root: Path) -> Iterator[tuple[Path, bool]]:
     """Every folder at or below ``root``, and whether it is a run's; nothing inside a run."""
     for name, folders, files in os.walk(root):
         folders.sort()

@@ -12,7 +12,7 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.manifest import PlannedRun, read_manifests
 from lpsgd.lab.store.run_files import read_error
 from lpsgd.lab.store.run_folder import is_running
-from lpsgd.lab.store.run_record import RunRecord, load_run, walk
+from lpsgd.lab.store.run_record import RunRecord, load_run, walk_runs
 
 _LAST_EPOCHS = 5  # that the pace is taken from: a machine may be less busy than before
 
@@ -53,7 +53,7 @@ def read_status(root: Path) -> Status:
     planned: dict[Path, RunProgress] = {}
     found: list[Path] = []
     commands: list[str] = []
-    for folder, is_run in walk(root):
+    for folder, is_run in walk_runs(root):
         if is_run:
             found.append(folder)
         for manifest in read_manifests(folder):

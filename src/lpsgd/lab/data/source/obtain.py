@@ -18,7 +18,7 @@ from lpsgd.lab.store.disk import lock
 
 
 @dataclass(frozen=True)
-class Check:
+class FileCheck:
     """What was found out about a file of a data set."""
 
     path: str
@@ -87,7 +87,7 @@ def unpack(archive: Path, layout: Layout, root: Path) -> None:
             (Path(temporary) / layout.folder / file.name).replace(folder / file.name)
 
 
-def verify(name: str, root: Path) -> Iterator[Check]:
+def verify(name: str, root: Path) -> Iterator[FileCheck]:
     """Check the files of a data set, one by one; a data set without files checks its loading."""
     description = entry(name)
     if description.layouts:
@@ -98,35 +98,39 @@ def verify(name: str, root: Path) -> Iterator[Check]:
         from lpsgd.lab.data import load
 
         data = load(name, root)
-        yield Check(name, True, f"{data.train.size} training and {data.test.size} test examples")
+        yield FileCheck(
+            name, True, f"{data.train.size} training and {data.test.size} test examples"
+        )
 
 
-def _verify_layouts(description: Entry, root: Path) -> Iterator[Check]:
+def _verify_layouts(description: Entry, root: Path) -> Iterator[FileCheck]:
     """The layouts of which something is there, or the usual one if nothing is."""
     there = [layout for layout in description.layouts if (root / layout.folder).is_dir()]
     for layout in there or description.layouts[:1]:
         yield from check_layout(layout, root)
 
 
-def check_layout(layout: Layout, root: Path) -> Iterator[Check]:
+def check_layout(layout: Layout, root: Path) -> Iterator[FileCheck]:
     """Compare the files of a layout with their published checksums."""
     for file in layout.files:
         path = root / layout.folder / file.name
         if not path.is_file():
-            yield Check(str(path), False, "is missing")
+            yield FileCheck(str(path), False, "is missing")
             continue
         try:
             found = md5_of(path)
         except OSError as error:
-            yield Check(str(path), False, f"cannot be read: {error.strerror}")
+            yield FileCheck(str(path), False, f"cannot be read: {error.strerror}")
             continue
         if found == file.md5:
-            yield Check(str(path), True, "md5 as published")
+            yield FileCheck(str(path), True, "md5 as published")
         else:
-            yield Check(str(path), False, f"is damaged: its md5 is {found}, should be {file.md5}")
+            yield FileCheck(
+                str(path), False, f"is damaged: its md5 is {found}, should be {file.md5}"
+            )
 
 
-def _verify_images(root: Path) -> Iterator[Check]:
+def _verify_images(root: Path) -> Iterator[FileCheck]:
     from lpsgd.lab.data.sets.imagefolder import place, read_image, scan
 
     for files in scan(place(root)):
@@ -134,6 +138,6 @@ def _verify_images(root: Path) -> Iterator[Check]:
             try:
                 read_image(path)
             except LabError as error:
-                yield Check(str(path), False, str(error).removeprefix(f"{path} "))
+                yield FileCheck(str(path), False, str(error).removeprefix(f"{path} "))
             else:
-                yield Check(str(path), True, "decodes")
+                yield FileCheck(str(path), True, "decodes")

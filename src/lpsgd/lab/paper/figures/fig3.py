@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array: TypeAlias = NDArray[np.float64]
-Point: TypeAlias = tuple[float, float]
+Pair: TypeAlias = tuple[float, float]
 
 FAR = 1e9  # a descent that has gone this far has diverged and is stopped
 
@@ -44,8 +44,8 @@ class Quadratic:
 
     name: str
     title: str
-    curvature: Point
-    minimum: Point = (1.0, 4.0)
+    curvature: Pair
+    minimum: Pair = (1.0, 4.0)
 
     def loss(self, points: Array) -> Array:
         """f of points (..., 2)."""
@@ -65,7 +65,7 @@ class Settings:
     GD's learning rate must stay below 2/λ₁ = 0.01 on the strong quadratic.
     """
 
-    start: Point = (0.0, 0.0)
+    start: Pair = (0.0, 0.0)
     steps: int = 100
     p_max: float = 6.0
     lr_gd: float = 0.009

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from lpsgd.lab.formatting import fixed, plain
+from lpsgd.lab.formatting import fixed, setting_text
 from lpsgd.lab.report.document import (
     Attachment,
     Document,
@@ -90,16 +90,14 @@ def no_winner_text(outcome: Outcome, label: str) -> str:
 
 def edge_text(winner: Winner) -> str:
     """A warning that the best may lie outside what was allowed."""
-    return (
-        f"{winner.label}: the best learning rate ({plain(winner.trial.settings['lr'])}) is the "
-        f"{winner.edge} allowed."
-    )
+    lr = setting_text(winner.trial.settings["lr"])
+    return f"{winner.label}: the best learning rate ({lr}) is the {winner.edge} allowed."
 
 
 def settings_text(winner: Winner) -> str:
     """The chosen settings, with as many digits as matter; the recipe has them all."""
     short = {
-        name: f"{value:.4g}" if isinstance(value, float) else plain(value)
+        name: f"{value:.4g}" if isinstance(value, float) else setting_text(value)
         for name, value in winner.trial.settings.items()
     }
     return ", ".join(f"{name}={value}" for name, value in short.items())
@@ -136,7 +134,7 @@ def _trials(outcome: Outcome) -> Table:
             t.epochs,
             t.top1,
             t.nll,
-            *(None if name not in t.settings else plain(t.settings[name]) for name in names),
+            *(None if name not in t.settings else setting_text(t.settings[name]) for name in names),
             t.folder,
         )
         for t in outcome.trials
