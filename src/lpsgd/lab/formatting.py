@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 
 MISSING = "-"
 
@@ -97,3 +98,15 @@ def cell_text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal that ended a process; some, such as the real-time ones, have none.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -75,15 +75,20 @@ def labels(optimizers: Sequence[str]) -> list[str]:
         name if short.count(name) == 1 else text
         for name, text in zip(short, optimizers, strict=True)
     ]
-    safe = [_shortened(re.sub(r"[^\w.=+-]+", "-", text).strip("-.")) for text in found]
+    safe = [file_safe(text) for text in found]
     for label in safe:
         if safe.count(label) > 1:
             raise UserError(f"--optimizers names {label!r} twice with the same settings")
     return safe
 
 
-def _shortened(label: str) -> str:
-    """A label that can be a folder's name, for which file systems allow 255 bytes."""
+def file_safe(text: str) -> str:
+    """A label that can be a folder's name, for which file systems allow 255 bytes.
+
+    >>> file_safe("../lpsgdm:p=4"), file_safe("..")
+    ('lpsgdm-p=4', '')
+    """
+    label = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
     if len(label.encode()) <= _LONGEST_LABEL:
         return label
     kept = label.encode()[: _LONGEST_LABEL - 9].decode(errors="ignore")
@@ -124,11 +129,14 @@ def plan_recipes(
     """
     recipes: dict[str, Recipe] = {}
     for path in _recipe_files(paths):
-        if path.stem in recipes:
-            raise UserError(f"--recipes: two files are named {path.stem!r}; rename one")
+        label = file_safe(path.stem)
+        if not label:
+            raise UserError(f"--recipes {path}: its name makes no label; rename it")
+        if label in recipes:
+            raise UserError(f"--recipes: two files are named {label!r}; rename one")
         values = {**read_recipe_file(path, option="--recipes"), **given}
         source = f"--recipes {path}"
-        recipes[path.stem] = resolve(values, source=source, allow_import=allow_import)
+        recipes[label] = resolve(values, source=source, allow_import=allow_import)
     first_label, first = next(iter(recipes.items()))
     for label, recipe in recipes.items():
         for name, value in to_json(recipe).items():

@@ -190,6 +190,7 @@ def test_time_left_is_that_of_the_epochs_asked_for() -> None:
     [
         ("config.json", "{", "config.json': Expecting"),
         ("result.json", "{}", "result.json is not the result of a run"),
+        ("result.json", '{"state": "zzz", "epochs": 2}', "state='zzz'"),
         ("metrics.jsonl", f'{{"seconds": {10**400}}}\n', "metrics.jsonl', line 1: int too large"),
     ],
 )
@@ -286,7 +287,6 @@ def test_watching_ends_when_nothing_runs(
     [
         ("metrics.jsonl", "epoch", "nan"),
         ("metrics.jsonl", "epoch", "inf"),
-        ("result.json", "state", "[red]x[/blue]"),
         ("result.json", "reason", -1),
         ("config.json", "model", "[red]x[/blue]"),
     ],

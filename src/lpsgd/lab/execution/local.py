@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
@@ -30,6 +30,7 @@ from lpsgd.lab.events import (
 )
 from lpsgd.lab.execution.executor import RETRIES, TaskListener
 from lpsgd.lab.execution.worker import JobSpec
+from lpsgd.lab.formatting import signal_name
 from lpsgd.lab.plan import Task
 
 if TYPE_CHECKING:
@@ -94,13 +95,21 @@ class LocalExecutor:
         pool: WorkerPool,
         stop: threading.Event,
     ) -> None:
-        """Run one task after another until none waits; None is put last."""
-        with suppress(queue.Empty):
+        """Run one task after another until none waits; None is put last, whatever happens."""
+        try:
             while not stop.is_set():
-                task = waiting.get_nowait()
-                for event in self._run_task(task, pool, stop):
-                    heard.put((task, event))
-        heard.put(None)
+                try:
+                    task = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                try:
+                    for event in self._run_task(task, pool, stop):
+                        heard.put((task, event))
+                except Exception as error:  # a defect here: this run failed, the next one may not
+                    traceback.print_exc()
+                    heard.put((task, ErrorEvent(text=f"{type(error).__name__}: {error}")))
+        finally:
+            heard.put(None)
 
     def _run_task(self, task: Task, pool: WorkerPool, stop: threading.Event) -> Iterator[RunEvent]:
         """The events of one run, which is tried again if its process is lost."""
@@ -115,9 +124,14 @@ class LocalExecutor:
                 yield ErrorEvent(text=f"no process could be started for it: {reason}")
                 return
             yield AssignedEvent()
-            last = yield from worker.run_job(job)
-            lost = not worker.usable and not stop.is_set()
-            pool.release(worker)
+            try:
+                last = yield from worker.run_job(job)
+                lost = not worker.usable and not stop.is_set()
+            except BaseException:
+                worker.end_input()  # what it still says belongs to this run
+                raise
+            finally:
+                pool.release(worker)
             if isinstance(last, EndEvent) or not lost:
                 yield last
                 return
@@ -192,7 +206,9 @@ class WorkerProcess:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "lpsgd.lab.execution.worker"],
+                # not from the current folder, where a random.py may lie, unless this process does
+                [sys.executable, "-P", "-m", "lpsgd.lab.execution.worker"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -250,7 +266,7 @@ class WorkerProcess:
         code = self._process.wait()
         if code == 0:
             return InterruptedEvent(text="the process that trained it ended")
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         return ErrorEvent(text=": ".join([f"the process that trained it {how}", *last]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.command_line import command_line
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.disk.jsonio import read_model, write_json
@@ -73,7 +74,13 @@ class ComparisonManifest(Manifest):
 
 
 def run_place(folder: Path, label: str, seed: int) -> Path:
-    """Where a comparison in ``folder`` has one of its runs."""
+    """Where a comparison in ``folder`` has one of its runs: always below ``folder``.
+
+    >>> run_place(Path("out"), "sgd", 0).as_posix()
+    'out/runs/sgd/seed-0'
+    """
+    if label in ("", ".", "..") or "/" in label or "\0" in label:
+        raise UserError(f"the label {label!r} cannot be the name of a folder")
     return folder / "runs" / label / f"seed-{seed}"
 
 

@@ -8,14 +8,15 @@ import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+import lpsgd
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe, to_json
 from lpsgd.lab.store.disk.files import writing
-from lpsgd.lab.store.disk.jsonio import read_json, read_object, write_json
+from lpsgd.lab.store.disk.jsonio import explain, read_json, read_object, write_json
 
 ERROR_FILE = "error.json"
 _PACKAGES = ("lpsgd", "torch", "numpy", "scipy", "scikit-learn", "pillow", "pytorch_optimizer")
@@ -69,12 +70,15 @@ def is_run(folder: Path) -> bool:
 # ---------------------------------------------------------------------- result.json, error.json
 
 
+RunState = Literal["complete", "diverged", "paused"]
+
+
 class RunResult(BaseModel):
     """How a run ended, or that it paused; of a run that diverged, where."""
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
-    state: str
+    state: RunState
     epochs: int
     reason: str | None = None
     step: int | None = None
@@ -98,10 +102,10 @@ def read_result(folder: Path) -> RunResult | None:
         return RunResult.model_validate(read_json(path))
     except FileNotFoundError:
         return None
-    except ValidationError:
+    except ValidationError as error:
         raise UserError(
-            f"{path} is not the result of a run: it has no state and epochs. "
-            "Remove it, and the run resumes from its last checkpoint"
+            f"{path} is not the result of a run that lpsgd {lpsgd.__version__} knows "
+            f"({explain(error)}). Remove it, and the run resumes from its last checkpoint"
         ) from None
 
 

@@ -54,6 +54,7 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
 
     A folder that belongs to another recipe is an error and stays as it is.
     """
+    made = not folder.exists()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with lock.holding(folder, seconds=_LOOK_SECONDS) as held:
@@ -62,14 +63,22 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
         check_folder(folder, recipe)
         with writing(folder):
             (folder / ERROR_FILE).unlink(missing_ok=True)
-            for part in [*folder.rglob(".*.part")]:  # of a process that was killed while writing
+            for part in [*_leftovers(folder)]:
                 remove(part)
         try:
             yield RunFolder(folder)
         finally:
             # if the recipe turned out to be wrong before anything was written, leave no folder
-            with suppress(OSError):
-                folder.rmdir()
+            if made:
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+def _leftovers(folder: Path) -> Iterator[Path]:
+    """What a process that was killed while writing left behind; nothing that is not a run's."""
+    for name in ("config.json", "environment.json", "result.json", "curvature.jsonl", ERROR_FILE):
+        yield from folder.glob(f".{name}.*.part")
+    yield from (folder / "checkpoints").glob(".step-*.part")
 
 
 def check_folder(folder: Path, recipe: Recipe) -> None:
@@ -122,7 +131,8 @@ def heartbeat_host(folder: Path) -> str | None:
     """Return the machine whose heartbeat in ``folder`` is fresh, if there is one."""
     path = folder / _HEARTBEAT_FILE
     try:
-        fresh = time.time() - path.stat().st_mtime < HEARTBEAT_TIMEOUT
+        # clocks differ between machines, but a heartbeat of the far future tells nothing
+        fresh = abs(time.time() - path.stat().st_mtime) < HEARTBEAT_TIMEOUT
         return path.read_text(encoding="utf-8") if fresh else None
     except OSError:
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import lpsgd
 from lpsgd.lab.errors import Interrupted, LabError
 from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
 from lpsgd.lab.recipe import Recipe
@@ -21,6 +22,7 @@ from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow
 from lpsgd.lab.store.run_files import (
     RunResult,
+    RunState,
     describe_environment,
     read_result,
     write_result,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from lpsgd.lab.spectra.measure import RunMonitor
+
+_VERSION = 1  # of checkpoints
 
 
 def train(
@@ -279,6 +283,12 @@ class _Session:
 
     def _newest(self) -> dict[str, Any] | None:
         for state in self.store.load():
+            if state.get("version") != _VERSION:
+                raise LabError(
+                    f"a checkpoint in {self.run.checkpoints} has version {state.get('version')!r}; "
+                    f"lpsgd {lpsgd.__version__} knows version {_VERSION}. Use the lpsgd that wrote "
+                    "it, or another folder"
+                )
             if self.run.metrics.reaches(MetricsMark(**state["metrics"])):
                 return state
             self._warn(f"{self.run.metrics.path} lost lines; using an earlier checkpoint")
@@ -288,7 +298,7 @@ class _Session:
         self.trainer.settle()
         self._add_seconds()
         state = {
-            "version": 1,
+            "version": _VERSION,
             "epoch": self.epoch,
             "batch": self.batch,
             "trainer": self.trainer.state_dict(),
@@ -314,7 +324,7 @@ class _Session:
             f"{self.run.folder}; the same command resumes from there"
         )
 
-    def _result(self, state: str, reason: str | None = None, **facts: Any) -> RunResult:
+    def _result(self, state: RunState, reason: str | None = None, **facts: Any) -> RunResult:
         return RunResult(
             state=state,
             epochs=self.epoch - 1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -12,6 +11,7 @@ from functools import cache
 import torch
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.formatting import signal_name
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -67,11 +67,10 @@ def require(precision: str, device: torch.device) -> None:
 @cache
 def probe(dtype: str) -> str | None:
     """Return what goes wrong in a training step in ``dtype`` on this CPU, or None."""
-    command = [sys.executable, "-c", _PROBE, dtype]
+    command = [sys.executable, "-P", "-c", _PROBE, dtype]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     if child.returncode == 0:
         return None
     if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        return f"a child process that tried was killed by {name}"
+        return f"a child process that tried was killed by {signal_name(-child.returncode)}"
     return child.stderr.strip().splitlines()[-1] if child.stderr.strip() else "it failed"
