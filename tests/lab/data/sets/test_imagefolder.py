@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -259,3 +261,23 @@ def test_files_are_listed_in_the_order_of_their_names(folder):
     assert train.classes == list(CLASSES)
     assert train.paths == sorted(train.paths)
     assert len(train.paths) == 30
+
+
+@pytest.mark.parametrize("kind", ["EPS", "GIF", "TIFF", "BMP"])
+def test_only_jpeg_and_png_are_opened_whatever_the_name_says(kind, tmp_path):
+    path = tmp_path / "image.png"
+    Image.new("RGB", (20, 20)).save(path, format=kind)
+    with pytest.raises(LabError, match="image.png cannot be decoded"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000), (20_000, 20_000)])
+def test_an_image_that_would_take_gigabytes_is_refused_before_it_is_decoded(size, tmp_path):
+    path = tmp_path / "large.png"
+    with path.open("wb") as stream:  # a header alone: nothing is there to be decoded
+        header = b"IHDR" + struct.pack(">IIBBBBB", *size, 8, 0, 0, 0, 0)
+        stream.write(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header)
+        stream.write(struct.pack(">I", zlib.crc32(header)))
+        stream.write(struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
+    with pytest.raises(LabError, match=f"large.png cannot be decoded.*{size[0]} x {size[1]}|bomb"):
+        read_image(path)

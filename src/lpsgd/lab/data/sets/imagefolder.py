@@ -22,6 +22,9 @@ from lpsgd.lab.data.subsets import pick_test, split_train
 from lpsgd.lab.errors import LabError, UserError
 
 EXTENSIONS = {".jpg", ".jpeg", ".png"}
+FORMATS = ("JPEG", "PNG")  # by content: a name may lie, and other formats start other programs
+MOST_PIXELS = 100_000_000
+LONGEST_RATIO = 64  # of the sides; a crop enlarges the shorter one first
 NORMALIZATION = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
@@ -111,7 +114,8 @@ def _list(folder: Path, classes: list[str]) -> Files:
 def read_image(path: Path) -> Image.Image:
     """Decode an image file; grey, CMYK, palette and transparent images become RGB."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
+            _check_size(image)
             if image.mode.startswith("I"):  # 16 bits, of which Pillow would cut off the upper 8
                 numbers = np.asarray(image).astype(np.int64) >> 8
                 return Image.fromarray(numbers.clip(0, 255).astype(np.uint8)).convert("RGB")
@@ -120,6 +124,18 @@ def read_image(path: Path) -> Image.Image:
         # Pillow's own message may start with the path
         reason = str(error).replace(f" {str(path)!r}", "")
         raise LabError(f"{path} cannot be decoded: {reason}") from error
+
+
+def _check_size(image: Image.Image) -> None:
+    """Refuse, before a pixel is decoded, what would take gigabytes to decode or to resize."""
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"it has {width} x {height} pixels, allowed are {MOST_PIXELS:,}")
+    if max(width, height) > LONGEST_RATIO * min(width, height):
+        raise ValueError(
+            f"it has {width} x {height} pixels, the longer side at most {LONGEST_RATIO} times the "
+            "shorter one is allowed"
+        )
 
 
 def random_resized_crop(image: Image.Image, size: int, draw: random.Random) -> Image.Image:
