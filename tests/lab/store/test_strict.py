@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -100,3 +101,34 @@ def test_an_empty_folder_of_the_user_stays_when_a_run_cannot_start(
     assert mine.is_dir()
     assert app.main(["train", "--model", "resnet18", *flags, "--out", str(tmp_path / "new")]) != 0
     assert not (tmp_path / "new").exists()
+
+
+ESCAPE = "\x1b]0;title\x07\x1b[2J\x9b31m"
+
+
+def test_escape_sequences_of_stored_text_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "comparison"
+    shutil.copytree(Path(__file__).parent / "legacy/comparison", folder)
+    for path in [*folder.rglob("*.json"), *folder.rglob("*.jsonl")]:
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if (
+            path.suffix == ".jsonl"
+        ) else [json.loads(path.read_text())]  # fmt: skip
+        for found in lines:
+            found["reason"] = found["command"] = ESCAPE
+            for key in ("model", "dataset", "label"):
+                if key in found:
+                    found[key] = f"{found[key]}{ESCAPE}"
+        path.write_text("".join(json.dumps(found) + "\n" for found in lines))
+    for command in (["status", str(folder)], ["report", str(folder)]):
+        assert app.main(command) == 0
+        shown = capsys.readouterr()
+        assert not set(shown.out + shown.err) & set("\x1b\x07\x9b")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
+def test_json_that_is_nested_too_deeply_is_a_damaged_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(UserError, match="cannot read"):
+        read_result(tmp_path)

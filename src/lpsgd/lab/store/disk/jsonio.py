@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from lpsgd.lab.store.disk.files import write_text
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _NAMES = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -63,11 +65,27 @@ def json_line(value: Any) -> str:
 def read_json(path: Path) -> Any:
     """The value in ``path``; FileNotFoundError if there is no such file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _printable(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {str(path)!r}: {error}") from error
+
+
+def _printable(value: Any) -> Any:
+    """``value`` without control characters, at any depth.
+
+    What is stored is shown in terminals sooner or later, and a folder may come from anybody: no
+    escape sequence in it may move the cursor or set a title. Nothing that is written here has any.
+
+    >>> _printable({"label": "sgd\x1b[2J"})
+    {'label': 'sgd[2J'}
+    """
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return _CONTROL.sub("", value) if isinstance(value, str) else value
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -101,8 +119,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for place, line in enumerate(lines, start=1):
         where = f"{str(path)!r}, line {place}"
         try:
-            value = json.loads(line)
-        except ValueError as error:
+            value = _printable(json.loads(line))
+        except (ValueError, RecursionError) as error:
             raise UserError(f"cannot read {where}: {error}") from error
         yield where, _as_object(value, where)
 
