@@ -79,7 +79,8 @@ def run_place(folder: Path, label: str, seed: int) -> Path:
     >>> run_place(Path("out"), "sgd", 0).as_posix()
     'out/runs/sgd/seed-0'
     """
-    if label in ("", ".", "..") or "/" in label or "\0" in label:
+    parts = Path(label).parts
+    if not parts or Path(label).is_absolute() or ".." in parts or "\0" in label:
         raise UserError(f"the label {label!r} cannot be the name of a folder")
     return folder / "runs" / label / f"seed-{seed}"
 
