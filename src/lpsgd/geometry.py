@@ -139,7 +139,7 @@ def normalized_direction(
 def direction_and_factor(
     x: Tensor, p: Exponent, eps: float, normalize: Normalize
 ) -> tuple[Tensor, Tensor | None]:
-    """The direction in two parts, of which u is in range for every x, and the factor is in [1, d].
+    """The direction in two parts, of which u is in range for every x, and the factor at most 2 d.
 
     Their product may be out of range where the step, a small learning rate times it, is not.
     """
@@ -147,7 +147,9 @@ def direction_and_factor(
     if normalize == "dual" and u is not x:  # at p = 2 the factor is 1
         q = dual_exponent(p)
         largest, total = _sum_of_powers(x, q)  # ||x||_q = largest total^(1/q)
-        return u * torch.where(largest == 0, 1.0, largest) ** rho(p), total ** (rho(p) / q)
+        # by halves, because u of the largest number may be rounded up to infinity
+        half = torch.where(largest == 0, 1.0, largest) ** rho(p) / 2
+        return u * half, 2 * total ** (rho(p) / q)
     if normalize == "rms":
         return u / torch.clamp(rms(u), min=rms_floor(p, eps)), None
     return u, None

@@ -629,13 +629,16 @@ class _Bucket:
         return t
 
     def _dual_factors(self, p: Exponent) -> tuple[list[Tensor], list[Tensor]]:
-        """||x||_q^rho in two factors, max|x|^rho and ||x/max|x|||_q^rho, as it may be infinite"""
+        """||x||_q^rho in two factors, max|x|^rho / 2 and 2 ||x/max|x|||_q^rho, as it may overflow
+
+        By halves, because u max|x|^rho of the largest number may be rounded up to infinity.
+        """
         q, rho = geometry.dual_exponent(p), geometry.rho(p)
         t = self._magnitudes()
         largest = divide_by_largest_(t, self.shards)
         pow_(t, q)
         sums = self._over_all([x.sum() for x in t])
-        return [top**rho for top in largest], [total ** (rho / q) for total in sums]
+        return [top**rho / 2 for top in largest], [2 * total ** (rho / q) for total in sums]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
         """u / max(rms(u), floor)"""
