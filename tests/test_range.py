@@ -1,7 +1,7 @@
 """The whole range of floating point, on every path, against the float64 formula.
 
 From denormal numbers to the largest, and from a zero gradient on: what is promised is a relative
-error of 1e-5 in float32, plus what the smallest denormal number, as an error of x or of lr x,
+error of 1e-5 in float32, plus what the smallest denormal number, as an error of x, of lr x or of u,
 amounts to.
 """
 
@@ -40,8 +40,10 @@ def check(
     x = grad.double().numpy()
     with np.errstate(over="ignore", under="ignore"):
         exact = -lr * _direction(x, p, visible, normalize)
-        largest_lr = lr if normalize else max(lr, 1.0)
-        unit = largest_lr * _slope(x, p, visible, normalize) * limits.smallest_normal * limits.eps
+        slope = _slope(x, p, visible, normalize)
+        # an error of x, or of u before a factor of its tensor
+        amplified = lr * (slope + 2 * x.size) if normalize else max(lr, 1.0) * slope
+        unit = amplified * limits.smallest_normal * limits.eps
     low = stored.smallest_normal * stored.eps  # half precision is rounded once more
     rounding = stored.eps if grad.dtype.itemsize < 4 else 0.0
     allowed = (1e-5 + rounding) * np.abs(exact) + 2 * unit + 2 * low
@@ -57,29 +59,42 @@ def check(
 
 
 def _direction(x: np.ndarray, p: float, eps: float, normalize: Normalize) -> np.ndarray:
-    """The oracle's, on numbers near 1, because the square of 1e300 leaves float64 too."""
-    scale = max(float(np.abs(x).max()), eps)
-    if normalize == "rms":  # does not depend on the unit of x and eps
-        return lp.direction(x / scale, p, max(eps / scale, 1e-300), normalize)
-    if normalize == "dual":  # is proportional to it
-        return lp.direction(x / scale, p, max(eps / scale, 1e-300), normalize) * scale
-    return lp.direction(x, p, eps)
+    """The oracle's; for numbers whose squares leave float64, its u times a factor in two parts."""
+    if np.abs(x).max() < 1e100 and np.abs(x)[x != 0].min(initial=1.0) > 1e-100:
+        return lp.direction(x, p, eps, normalize)
+    u = lp.direction(x, p, eps)
+    if normalize == "dual":
+        top, total = _sum_of_powers(x, 2 - lp.rho(p))
+        return u * top ** lp.rho(p) * total ** (lp.rho(p) / (2 - lp.rho(p)))
+    if normalize == "rms":
+        return u / max(_rms(u), _floor(p, eps))
+    return u
 
 
 def _slope(x: np.ndarray, p: float, eps: float, normalize: Normalize) -> float:
     """How far u can move when an entry of x does by one: where it is steepest, at 0."""
-    rho = lp.rho(p)
+    slope = eps ** -lp.rho(p)
     if normalize == "rms":
-        u = lp.direction(x, p, eps)
-        top = float(np.abs(u).max())
-        size = top * math.sqrt(float(np.mean((u / top) ** 2))) if top else 0.0
-        return eps**-rho / max(size, eps / (2 * eps) ** rho)
+        return slope / max(_rms(lp.direction(x, p, eps)), _floor(p, eps))
     if normalize == "dual":
-        q = 2 - rho
-        top = float(np.abs(x).max())
-        norm = top * float(np.sum((np.abs(x) / top) ** q)) ** (1 / q) if top else 0.0
-        return eps**-rho * norm**rho
-    return eps**-rho
+        top, total = _sum_of_powers(x, 2 - lp.rho(p))
+        return slope * top ** lp.rho(p) * total
+    return slope
+
+
+def _sum_of_powers(x: np.ndarray, q: float) -> tuple[float, float]:
+    """max|x| and the sum of (|x|/max|x|)^q, at least 1"""
+    top = float(np.abs(x).max())
+    return top, float(np.sum((np.abs(x) / top) ** q)) if top else 1.0
+
+
+def _rms(u: np.ndarray) -> float:
+    top, total = _sum_of_powers(u, 2.0)
+    return top * math.sqrt(total / u.size)
+
+
+def _floor(p: float, eps: float) -> float:
+    return eps / (2 * eps) ** lp.rho(p)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -92,6 +107,8 @@ def _slope(x: np.ndarray, p: float, eps: float, normalize: Normalize) -> float:
         ([1e37] * 300, 1e-3, 1e15, 1e-8, "dual"),
         ([1e37] * 300, 1.0, math.inf, 1e-8, "dual"),
         ([3e38] * 3000 + [1.0], 1e-3, 50.0, 1e-8, "dual"),
+        ([torch.finfo(torch.float32).max], 1e-3, 102.0, 1e-8, "dual"),
+        ([torch.finfo(torch.float32).max], 1e-3, 1e8, 1e-8, None),
         ([3.4e38] * 9, 1.0, 1e7, 1e-8, None),
         ([3.4e38] * 9, 1e-3, 1e7, 1e-8, None),
         ([3.4e38] * 9, 10.0, 1e7, 1e-8, "rms"),
@@ -125,7 +142,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     signs = torch.randint(-1, 2, (count,), generator=generator)
     if draw(st.booleans()):
         signs[signs == 0] = 1
-    return (10**exponents * signs).clamp(-limits.max, limits.max).to(dtype)
+    return ((10**exponents).clamp(max=limits.max) * signs).to(dtype)
 
 
 ANY_STEP = given(

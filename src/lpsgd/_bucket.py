@@ -73,11 +73,11 @@ class Bucket:
         elif not isinstance(p, Tensor) and p == 2:  # no power is taken, and the dual factor is 1
             self._add(self.source, None, step, keep)
         elif normalize == "dual":
-            largest, factors = self._dual_factors(p)
+            first, second = self._dual_factors(p)
             # in this order: each product is in range where the step is
             u = self._product(self.source, self._scaling(p, eps))
-            torch._foreach_mul_(u, largest)
-            torch._foreach_mul_(u, [factor * step for factor in factors])
+            torch._foreach_mul_(u, first)
+            torch._foreach_mul_(u, [factor * step for factor in second])
             self._add(u, None, 1.0, keep)
         else:
             scaling = self._scaling(p, eps)
@@ -107,13 +107,15 @@ class Bucket:
         return t
 
     def _dual_factors(self, p: Exponent) -> tuple[list[Tensor], list[Tensor]]:
-        """||x||_q^rho in two factors, max|x|^rho and ||x/max|x|||_q^rho, as it may be infinite"""
-        q, rho = geometry.dual_exponent(p), geometry.rho(p)
+        """The two factors of ||x||_q^rho, where ||x||_q = max|x| ||x/max|x|||_q"""
         t = self._magnitudes()
         largest = divide_by_largest_(t, self.shards)
-        pow_(t, q)
+        pow_(t, geometry.dual_exponent(p))
         sums = self._over_all([x.sum() for x in t])
-        return [top**rho for top in largest], [total ** (rho / q) for total in sums]
+        factors = [
+            geometry.dual_factors(top, total, p) for top, total in zip(largest, sums, strict=True)
+        ]
+        return [first for first, _ in factors], [second for _, second in factors]
 
     def _unit_rms(self, p: Exponent, eps: float) -> list[Tensor]:
         """u / max(rms(u), floor)"""

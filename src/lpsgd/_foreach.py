@@ -119,10 +119,12 @@ def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | T
 def pow_(t: Tensors, exponent: Exponent) -> None:
     """t <- t^exponent for t >= 0; log and exp together cost far less than a CPU's pow"""
     if not isinstance(exponent, Tensor) and exponent < -0.98:
-        # the result may be a denormal number, which a reciprocal gives, but a CPU's exp does not
-        if exponent != -1:
-            pow_(t, -exponent)
-        torch._foreach_reciprocal_(t)
+        # the result may be a denormal number, which a CPU's exp does not give
+        if exponent == -1:
+            torch._foreach_reciprocal_(t)
+        else:
+            pow_(t, exponent / 2)
+            torch._foreach_mul_(t, t)
         return
     torch._foreach_log_(t)
     torch._foreach_mul_(t, exponent)

@@ -139,18 +139,30 @@ def normalized_direction(
 def direction_and_factor(
     x: Tensor, p: Exponent, eps: float, normalize: Normalize
 ) -> tuple[Tensor, Tensor | None]:
-    """The direction in two parts, of which u is in range for every x, and the factor is in [1, d].
+    """The direction in two parts, of which u is in range for every x, and the factor at most 2 d.
 
     Their product may be out of range where the step, a small learning rate times it, is not.
     """
     u = lp_direction(x, p, eps)
     if normalize == "dual" and u is not x:  # at p = 2 the factor is 1
-        q = dual_exponent(p)
-        largest, total = _sum_of_powers(x, q)  # ||x||_q = largest total^(1/q)
-        return u * torch.where(largest == 0, 1.0, largest) ** rho(p), total ** (rho(p) / q)
+        first, second = dual_factors(*_sum_of_powers(x, dual_exponent(p)), p)
+        return u * first, second
     if normalize == "rms":
         return u / torch.clamp(rms(u), min=rms_floor(p, eps)), None
     return u, None
+
+
+def dual_factors(largest: Tensor, total: Tensor, p: Exponent) -> tuple[Tensor, Tensor]:
+    """||x||_q^rho in two factors, u times the first of which is in range, for ||x||_q may not be.
+
+    ``largest`` is max|x| and ``total`` the sum of (|x|/max|x|)^q. A large max|x|^rho comes first,
+    halved because u of the largest number may be rounded up to infinity; a small one comes last,
+    so that what it makes denormal is rounded only once.
+    """
+    power = torch.where(largest == 0, 1.0, largest) ** rho(p)
+    large = largest > 1
+    rest = total ** (rho(p) / dual_exponent(p))
+    return torch.where(large, power / 2, 1.0), torch.where(large, 2.0, power) * rest
 
 
 def gradient_density(gradients: Tensor | Iterable[Tensor]) -> Tensor:
