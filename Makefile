@@ -35,7 +35,8 @@ test: $(READY)   ## run the tests
 	$(PYTEST) -m "not slow"
 
 test-all: $(READY_ALL)  ## run the tests, the slow ones too, and ask for coverage: 95 % of the library, 90 % of the laboratory
-	$(PYTEST) --cov=lpsgd --cov-report=
+	$(PYTEST) --ignore=tests/integrations --cov=lpsgd --cov-report=
+	$(PYTEST) tests/integrations --cov=lpsgd --cov-report= --cov-append  # apart: JAX's threads do not survive a fork
 	$(BIN)/coverage report --omit='*/lab/*,*/__main__.py' --fail-under=95
 	$(BIN)/coverage report --include='*/lab/*' --fail-under=90
 

@@ -61,8 +61,9 @@ def _descendants() -> dict[str, str]:
             command = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
         except OSError:  # it has ended, or is somebody else's
             continue
-        # Python's own helper of multiprocessing lives as long as the process that it helps
-        if f"{OWNER}={os.getpid()}" in environment and "resource_tracker" not in command:
+        # Python's own helpers of multiprocessing live as long as the process that they help
+        helper = "resource_tracker" in command or "multiprocessing.forkserver" in command
+        if f"{OWNER}={os.getpid()}" in environment and not helper:
             test = [entry for entry in environment if entry.startswith("PYTEST_CURRENT_TEST=")]
             found[f"{process.name}: {command.strip()}"] = "".join(test)
     return found

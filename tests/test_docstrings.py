@@ -10,17 +10,17 @@ import pytest
 
 import lpsgd
 
-OPTIONAL = {"lpsgd.optax": "jax", "lpsgd._optax_muon": "jax", "lpsgd.lab.execution.ray": "ray"}
-"""Modules whose extra may be absent."""
-MODULES = ["lpsgd", *(m.name for m in pkgutil.walk_packages(lpsgd.__path__, "lpsgd."))]
+JAX = ("lpsgd.optax", "lpsgd._optax_muon")
+"""Tested in tests/integrations: its threads do not survive the forks of other tests."""
+FOUND = ["lpsgd", *(m.name for m in pkgutil.walk_packages(lpsgd.__path__, "lpsgd."))]
+# the first of the others starts the command line, the second is a library of C
+MODULES = [name for name in FOUND if name not in (*JAX, "lpsgd.__main__", "lpsgd._fused")]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_documented_examples_are_true(name: str) -> None:
-    if name in OPTIONAL:
-        pytest.importorskip(OPTIONAL[name])
-    if name in ("lpsgd.__main__", "lpsgd._fused"):  # starts the command line; a library of C
-        return
+    if name == "lpsgd.lab.execution.ray":
+        pytest.importorskip("ray")
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

@@ -18,7 +18,7 @@ import optax  # noqa: E402
 import torch  # noqa: E402
 
 import lpsgd.optax as lp  # noqa: E402
-from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha, LPMuon  # noqa: E402
+from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha, LPMuon, _optax_muon  # noqa: E402
 from tests.optimizer_problem import arrays, gradients, largest_error, run, start  # noqa: E402
 
 STEPS = 50
@@ -209,8 +209,9 @@ def test_errors_name_argument_value_and_what_is_allowed(settings: Any, message: 
         lp.lpsgdm(0.1, **settings)
 
 
-def test_documented_examples_are_true() -> None:
-    result = doctest.testmod(lp)
+@pytest.mark.parametrize("module", [lp, _optax_muon], ids=["optax", "_optax_muon"])
+def test_documented_examples_are_true(module: Any) -> None:
+    result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
 
