@@ -138,7 +138,7 @@ class Bucket:
         return u
 
     def _over_all(self, sums: list[Tensor]) -> list[Tensor]:
-        """Sums over the tensors here made sums over whole tensors, where these are cut."""
+        """Sums over the shards here made sums over the whole tensors."""
         return sums if self.shards is None else self.shards.sum(sums)
 
     def _add(

@@ -157,7 +157,7 @@ def largest_entries(t: Tensors, shards: Shards | None = None) -> list[Tensor]:
 
 
 def one_for_zero(largest: list[Tensor]) -> list[Tensor]:
-    """The same, but 1 for a tensor of zeros, by which it can be divided"""
+    """The largest entries, but 1 for a tensor of zeros, by which it can be divided"""
     return [torch.where(top > 0, top, 1.0) for top in largest]
 
 
@@ -177,7 +177,7 @@ def reusing_mul(t: Tensors, x: Tensors) -> Tensors:
 
 
 def reusing_div(t: Tensors, x: Tensors) -> Tensors:
-    """t / x, likewise"""
+    """t / x, in the memory of t; autograd needs t"""
     if torch.is_grad_enabled():
         return torch._foreach_div(t, x)
     torch._foreach_div_(t, x)
