@@ -10,7 +10,7 @@ import pytest
 
 import lpsgd
 
-JAX = ("lpsgd.optax", "lpsgd._optax_muon")
+JAX = ("lpsgd.optax", "lpsgd._optax_muon", "lpsgd._jax")
 """Tested in tests/integrations: its threads do not survive the forks of other tests."""
 FOUND = ["lpsgd", *(m.name for m in pkgutil.walk_packages(lpsgd.__path__, "lpsgd."))]
 # the first of the others starts the command line, the second is a library of C

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from lpsgd import _checks as checks
+from lpsgd._jax import Scalar, ScalarOrSchedule, check_number, working_dtype
 from lpsgd._schatten import CHAIN, FLOOR, POINTS, RMS
-
-Scalar: TypeAlias = "float | jax.Array"
-ScalarOrSchedule: TypeAlias = "Scalar | Callable[[Any], Any]"
 
 
 class LPMuonState(NamedTuple):
@@ -85,11 +82,10 @@ def lpmuon(
         (checks.fraction, "momentum", momentum),
         (checks.check_matrix_exponent, "p", p),
         (checks.non_negative, "weight_decay", weight_decay),
-        (checks.fraction_pair, "betas", betas),
         (checks.positive, "eps", eps),
     ):
-        if isinstance(value, str | int | float | tuple | None):
-            check(name, value)
+        check_number(check, name, value)
+    checks.fraction_pair("betas", betas)
 
     def chosen(params: Any) -> Any:
         given = jax.tree.map(lambda x: True, params) if matrices is None else matrices
@@ -97,12 +93,12 @@ def lpmuon(
 
     def init(params: Any) -> LPMuonState:
         def second(x: jax.Array, matrix: bool) -> jax.Array:
-            dtype = _working_dtype(x)
+            dtype = working_dtype(x)
             if not matrix:
                 return jnp.zeros_like(x, dtype)
             return jnp.zeros((x.shape[output_axis] if normalize_rows else 0, 1), dtype)
 
-        zeros = jax.tree.map(lambda x: jnp.zeros_like(x, _working_dtype(x)), params)
+        zeros = jax.tree.map(lambda x: jnp.zeros_like(x, working_dtype(x)), params)
         return LPMuonState(
             jnp.zeros((), jnp.int32), zeros, jax.tree.map(second, params, chosen(params))
         )
@@ -142,10 +138,6 @@ def lpmuon(
         return tree.unflatten(steps), kept
 
     return optax.GradientTransformation(init, update)
-
-
-def _working_dtype(x: jax.Array) -> Any:
-    return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def _step(theta: jax.Array, u: jax.Array, rule: _Rule) -> jax.Array:

@@ -31,12 +31,11 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
+from lpsgd._jax import Scalar, ScalarOrSchedule, check_number, working_dtype
 from lpsgd._optax_muon import LPMuonState, lpmuon
 
 __all__ = ["LPMuonState", "ScaleByLpState", "lpmuon", "lpsgd", "lpsgdm", "scale_by_lp"]
 
-Scalar: TypeAlias = "float | jax.Array"
-ScalarOrSchedule: TypeAlias = "Scalar | Callable[[Any], Any]"
 Mask: TypeAlias = "Any | Callable[[Any], Any] | None"
 
 
@@ -72,8 +71,8 @@ def scale_by_lp(
     >>> [f"{value:.3f}" for value in u]  # alpha = 1/2: the signed square root
     ['2.000', '-3.000', '0.000']
     """
-    _check_number(checks.check_exponent, "p", p)
-    _check_number(checks.positive, "eps", eps)
+    check_number(checks.check_exponent, "p", p)
+    check_number(checks.positive, "eps", eps)
     checks.one_of(*NORMALIZATIONS)("normalize", normalize)
 
     def init(params: Any) -> ScaleByLpState:
@@ -104,7 +103,7 @@ def lpsgd(
     >>> print(updates)
     [-0.1  0.1]
     """
-    _check_number(checks.non_negative, "weight_decay", weight_decay)
+    check_number(checks.non_negative, "weight_decay", weight_decay)
     no_decay = isinstance(weight_decay, int | float) and weight_decay == 0
     return optax.chain(
         scale_by_lp(p, eps, normalize=normalize),
@@ -148,17 +147,11 @@ def lpsgdm(
     >>> updates, state = optimizer.update(weights, state, weights)
     >>> weights = optax.apply_updates(weights, updates)
     """
-    _check_number(checks.fraction, "momentum", momentum)
+    check_number(checks.fraction, "momentum", momentum)
     return optax.chain(
         _average(momentum, state_dtype),
         lpsgd(learning_rate, p, weight_decay, eps, normalize=normalize, mask=mask),
     )
-
-
-def _check_number(check: checks.Check, name: str, value: Any) -> None:
-    """Check what is known now: an array or a schedule has its value when the step runs."""
-    if isinstance(value, str | int | float | None):
-        check(name, value)
 
 
 def _average(momentum: Scalar, state_dtype: Any) -> optax.GradientTransformation:
@@ -166,13 +159,13 @@ def _average(momentum: Scalar, state_dtype: Any) -> optax.GradientTransformation
 
     def init(params: Any) -> _AverageState:
         return _AverageState(
-            jax.tree.map(lambda x: jnp.zeros_like(x, state_dtype or _working_dtype(x)), params)
+            jax.tree.map(lambda x: jnp.zeros_like(x, state_dtype or working_dtype(x)), params)
         )
 
     def update(updates: Any, state: _AverageState, params: Any = None) -> Any:
         def average(g: jax.Array, m: jax.Array) -> jax.Array:
-            beta = jnp.asarray(momentum, _working_dtype(g))
-            return beta * m.astype(_working_dtype(g)) + (1 - beta) * g
+            beta = jnp.asarray(momentum, working_dtype(g))
+            return beta * m.astype(working_dtype(g)) + (1 - beta) * g
 
         averaged = jax.tree.map(average, updates, state.momentum)
         kept = jax.tree.map(lambda m, old: m.astype(old.dtype), averaged, state.momentum)
@@ -202,7 +195,7 @@ def _decayed_step(
         keep = 1 - rate * weight_decay
 
         def step(theta: jax.Array, u: jax.Array, decayed: Any) -> jax.Array:
-            dtype = _working_dtype(theta)
+            dtype = working_dtype(theta)
             theta = theta.astype(dtype)
             descent = jnp.asarray(rate, dtype) * u
             kept = theta * jnp.asarray(keep, dtype)
@@ -222,11 +215,6 @@ def _mask_of(params: Any, mask: Mask) -> Any:
     return jax.tree.map(lambda m, branch: jax.tree.map(lambda _: m, branch), prefix, params)
 
 
-def _working_dtype(x: jax.Array) -> Any:
-    """At least float32: in float16 an eps of 1e-8 is zero."""
-    return jnp.promote_types(x.dtype, jnp.float32)
-
-
 def _direction(x: jax.Array, p: Scalar, eps: Scalar, normalize: Normalize) -> jax.Array:
     """The direction u for one array, see :func:`lpsgd.geometry.normalized_direction`."""
     if x.size == 0:
@@ -234,7 +222,7 @@ def _direction(x: jax.Array, p: Scalar, eps: Scalar, normalize: Normalize) -> ja
     if jnp.iscomplexobj(x):  # a pair of reals
         pair = _direction(jnp.stack([x.real, x.imag]), p, eps, normalize)
         return jax.lax.complex(pair[0], pair[1])
-    x = x.astype(_working_dtype(x))
+    x = x.astype(working_dtype(x))
     p = jnp.asarray(p, x.dtype)
     rho = 1 - 1 / (p - 1)
     u = x * (jnp.abs(x) + eps) ** -rho
