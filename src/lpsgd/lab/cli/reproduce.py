@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,9 @@ from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from lpsgd.lab.paper.estimate import Shape
     from lpsgd.lab.paper.protocol import Setup
     from lpsgd.lab.paper.targets import PlannedTarget
     from lpsgd.lab.report.document import Document
@@ -118,9 +120,12 @@ def _make(
     as_json: bool,
 ) -> None:
     """Make the targets one after another; `all` continues past one whose data is missing."""
+    from rich.console import Console
+
     from lpsgd.lab.paper import PAPER_TITLE
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.report.document import write_document, write_document_page
+    from lpsgd.lab.report.document_terminal import print_document
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.store.manifest import write_plan
 
@@ -139,6 +144,8 @@ def _make(
             missing.append((plan.name, str(error)))
             continue
         documents.append(document)
+        if not as_json:
+            print_document(document, Console(highlight=False))
         with writing(setup.out):
             files += write_document(document, plan.folder)
     if everything:
@@ -187,11 +194,14 @@ def _show_runs(plans: Sequence[PlannedTarget], *, as_json: bool) -> None:
 
 def _show_list(setup: Setup, gpu: str, *, timing: bool, as_json: bool) -> None:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from lpsgd.lab.paper.choices import CHOICES
     from lpsgd.lab.paper.targets import plan_all
 
-    rows = [_cost(plan, gpu, timing=timing) for plan in plan_all(setup)]
+    with _timer(timing) as seconds_per_image:
+        rows = [_cost(plan, gpu, seconds_per_image) for plan in plan_all(setup)]
     if as_json:
         choices = [
             {"name": c.name, "question": c.question, "default": c.default, "allowed": c.allowed}
@@ -203,23 +213,49 @@ def _show_list(setup: Setup, gpu: str, *, timing: bool, as_json: bool) -> None:
     console = Console(highlight=False)
     console.print(_cost_table(rows, setup, gpu))
     console.print(
-        "FLOPs: convolutions and matrix products, forward and backward, counted by torch. This "
-        "machine: from a short timing of processor time, runs side by side on all cores. "
+        "FLOPs: convolutions and linear layers, forward and backward. This machine: estimated from "
+        "a short timing, runs side by side on all cores. "
         f"{gpu}: at half of its single-precision peak.",
         style="dim",
         markup=False,
     )
-    console.print(f"\nWhat the paper leaves open (--choose NAME=VALUE; {len(CHOICES)} choices):")
+    console.print(f"\nWhat the paper leaves open ({len(CHOICES)} choices, --choose NAME=VALUE):")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for choice in CHOICES:
-        console.print(
-            f"  {choice.name}={choice.default}: {choice.question}. Allowed: {choice.allowed}.",
-            markup=False,
-        )
+        name = Text(f"{choice.name}={choice.default}")
+        table.add_row(name, Text(f"{choice.question}. Allowed: {choice.allowed}."))
+    table.columns[0].no_wrap = True
+    console.print(table)
 
 
-def _cost(plan: PlannedTarget, gpu: str, *, timing: bool) -> dict[str, Any]:
+@contextmanager
+def _timer(wanted: bool) -> Iterator[Callable[[Shape], float] | None]:
+    """How long an image of each network takes here, told while it is timed; None if not wanted."""
+    from rich.console import Console
+
+    from lpsgd.lab.paper.estimate import time_one
+
+    if not wanted:
+        yield None
+        return
+    console = Console(stderr=True, highlight=False)
+    begin = "timing the networks on this machine"
+    if not console.is_terminal:
+        console.print(f"{begin} (--no-timing leaves it out)")
+    with console.status(begin) as status:
+
+        def time_shown(shape: Shape) -> float:
+            status.update(f"{begin}: {shape.model} with {shape.classes} classes")
+            return time_one(shape)
+
+        yield time_shown
+
+
+def _cost(
+    plan: PlannedTarget, gpu: str, seconds_per_image: Callable[[Shape], float] | None
+) -> dict[str, Any]:
     from lpsgd.lab.execution.local import default_jobs
-    from lpsgd.lab.paper.estimate import estimate, time_one
+    from lpsgd.lab.paper.estimate import estimate
 
     tasks = plan.tasks
     found = estimate(
@@ -227,7 +263,7 @@ def _cost(plan: PlannedTarget, gpu: str, *, timing: bool) -> dict[str, Any]:
         plan.setup.scale,
         hessian_images=plan.target.hessian_images(plan.setup, plan.groups),
         gpu=gpu,
-        seconds_per_image=time_one if timing else None,
+        seconds_per_image=seconds_per_image,
         jobs=default_jobs(tasks[0]) if tasks and plan.name != "fig1" else 1,
     )
     return {
@@ -243,20 +279,25 @@ def _cost(plan: PlannedTarget, gpu: str, *, timing: bool) -> dict[str, Any]:
 
 def _cost_table(rows: Sequence[dict[str, Any]], setup: Setup, gpu: str) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     from lpsgd.lab.formatting import duration
 
-    table = Table(box=None, padding=(0, 2, 0, 0), title=f"Targets at {setup.scale.name} scale")
-    for name in ("target", "what", "data"):
+    table = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        title=f"Targets at {setup.scale.name} scale",
+        title_justify="left",
+    )
+    for name in ("target", "what, on which data"):
         table.add_column(name)
     for name in ("runs", "FLOPs", "this machine", gpu):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         hours, runs = row["hours_on_this_machine"], row["runs"]
         table.add_row(
             row["target"],
-            row["title"],
-            ", ".join(row["needs"]) or "none",
+            Text.assemble(row["title"], *[(f"\n{need}", "dim") for need in row["needs"]]),
             str(runs or ""),
             f"{row['flops']:.2g}" if runs else "",
             "" if hours is None or not runs else duration(3600 * hours),
