@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +9,11 @@ from typing import Any
 
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.labels import file_safe, labels
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
 from lpsgd.lab.store.manifest import run_place
 from lpsgd.lab.store.run_folder import check_folder
 from lpsgd.peers import factory, grammar, registry
-
-_LONGEST_LABEL = 120
 
 
 @dataclass(frozen=True)
@@ -64,37 +61,6 @@ def resolve(
     )
 
 
-def labels(optimizers: Sequence[str]) -> list[str]:
-    """Return a short, distinct, file-safe label for each optimizer as the user wrote it.
-
-    >>> labels(["sgd", "lpsgdm:p=4", "lpsgdm:p=6", "pytorch_optimizer:Shampoo"])
-    ['sgd', 'lpsgdm-p=4', 'lpsgdm-p=6', 'Shampoo']
-    """
-    short = [grammar.parse(text)[0].rpartition(":")[2] for text in optimizers]
-    found = [
-        name if short.count(name) == 1 else text
-        for name, text in zip(short, optimizers, strict=True)
-    ]
-    safe = [file_safe(text) for text in found]
-    for label in safe:
-        if safe.count(label) > 1:
-            raise UserError(f"--optimizers names {label!r} twice with the same settings")
-    return safe
-
-
-def file_safe(text: str) -> str:
-    """A label that can be a folder's name, for which file systems allow 255 bytes.
-
-    >>> file_safe("../lpsgdm:p=4"), file_safe("..")
-    ('lpsgdm-p=4', '')
-    """
-    label = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
-    if len(label.encode()) <= _LONGEST_LABEL:
-        return label
-    kept = label.encode()[: _LONGEST_LABEL - 9].decode(errors="ignore")
-    return f"{kept}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
-
-
 def plan_comparison(
     values: Mapping[str, Any],
     optimizers: Sequence[str],
@@ -108,7 +74,8 @@ def plan_comparison(
         raise UserError("--optimizers names no optimizer")
     try:
         names = labels(optimizers)
-        recipes = [resolve(values, text, source=source) for text in optimizers]
+        specs = [grammar.split_name(text)[1] for text in optimizers]
+        recipes = [resolve(values, spec, source=source) for spec in specs]
     except ValueError as error:
         raise UserError(str(error)) from error
     return _plan(dict(zip(names, recipes, strict=True)), seeds, out)

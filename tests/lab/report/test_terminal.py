@@ -49,6 +49,25 @@ def test_table_fits_and_folds_no_number(folder, width):
     assert "Better than sgd on test accuracy: lpsgdm." in text
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_labels_fold_between_settings(tmp_path, width):
+    long = "lpsgdm-normalize=rms-lr=1e-2-weight_decay=0.0005"
+    values = [90.0, 91.0, 89.5]
+    text = printed(write_comparison(tmp_path / "c", {"sgd": values, long: values}), width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    parts = {"lpsgdm-", "normalize=", "rms-", "lr=1e-2-", "weight_", "decay=", "0.0005"}
+    starts = [
+        line.split()[0] for line in text.splitlines() if line.startswith((" lp", " no", " we"))
+    ]
+    assert starts
+    for start in starts:  # whole parts, one or several
+        left = start
+        while left:
+            part = next((part for part in parts if left.startswith(part)), None)
+            assert part, start
+            left = left.removeprefix(part)
+
+
 def test_one_seed_makes_no_test(tmp_path):
     text = printed(write_comparison(tmp_path / "c", {"sgd": [90.0], "adam": [91.0]}), 80)
     assert "No paired t-test could be made" in text

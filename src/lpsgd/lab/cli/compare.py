@@ -35,7 +35,7 @@ def compare(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Names with optional settings: sgd,lpsgdm:lr=1e-2,p=6. "
+            help="With optional settings and labels: sgd,lpsgdm:p=4,ours=lpsgdm:lr=1e-2,p=6. "
             f"[default: {DEFAULT_OPTIMIZERS}]"
         ),
     ] = None,
@@ -75,6 +75,7 @@ def compare(
     from lpsgd.lab.plan import plan_comparison, plan_recipes
     from lpsgd.lab.store.manifest import write_comparison
     from lpsgd.lab.training.options import RunOptions
+    from lpsgd.peers import registry
     from lpsgd.peers.grammar import split_list
 
     names: list[str] = []
@@ -87,7 +88,8 @@ def compare(
         for name in ("optimizer", "settings", "seed"):
             if values.pop(name, None) is not None:
                 print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
-        names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
+        text = DEFAULT_OPTIMIZERS if optimizers is None else optimizers
+        names = split_list(text, registry.names())
         source = f"--recipe {recipe}" if recipe else "recipe"
         folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
         if note := doubts(task.recipe for task in tasks):

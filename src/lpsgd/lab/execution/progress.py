@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lpsgd.lab.formatting import duration, fixed
+from lpsgd.lab.labels import FoldedLabel
 from lpsgd.lab.store.status import RunProgress
 
 ENDED = ("complete", "pruned", "diverged", "failed")
@@ -83,7 +84,7 @@ def _fill_by_run(shown: Table, runs: Iterable[RunProgress], *, networks: bool) -
     for run in runs:
         shown.add_row(
             *[escape(run.network)] * networks,
-            escape(f"{run.label} seed {run.seed}"),
+            FoldedLabel(f"{run.label} seed {run.seed}"),
             escape(_WORDS.get(run.state, run.state)),
             _epoch(run),
             "" if run.accuracy is None else f"{fixed(run.accuracy, 2)} %",
@@ -101,7 +102,7 @@ def _fill_by_label(shown: Table, runs: Sequence[RunProgress], *, networks: bool)
         ended = sum(run.state in ENDED for run in mine)
         queued = sum(run.state == "queued" for run in mine)
         cells = [f"{ended}/{len(mine)}", str(queued or ""), _now(mine)]
-        shown.add_row(*[escape(network)] * networks, escape(label), *cells)
+        shown.add_row(*[escape(network)] * networks, FoldedLabel(label), *cells)
 
 
 def _now(runs: Sequence[RunProgress]) -> str:

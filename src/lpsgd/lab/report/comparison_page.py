@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis
 from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.formatting import setting_text
+from lpsgd.lab.labels import pieces
 from lpsgd.lab.report.charts import chart_data
 from lpsgd.lab.report.template import render_page
 from lpsgd.lab.report.words import counts, interval, method, subtitle, title
@@ -57,6 +58,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
         final_values=final_values,
         flatten=flatten,
         interval=interval,
+        pieces=pieces,
         sort_value=sort_value,
     )
     write_text(Path(path), page)

@@ -14,6 +14,7 @@ from rich.text import Text
 from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, Metric, OptimizerResult
 from lpsgd.lab.analysis.stats import Summary
 from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
+from lpsgd.lab.labels import FoldedLabel
 from lpsgd.lab.report.words import counts, interval, method, subtitle, title
 
 _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"}
@@ -105,9 +106,8 @@ def _table(name: str, *columns: str) -> Table:
     return table
 
 
-def _label(result: OptimizerResult, analysis: Analysis) -> Text:
-    # Text, not str: a label is never read as rich's markup
-    return Text(result.label, style="bold" if result.label == analysis.reference else "")
+def _label(result: OptimizerResult, analysis: Analysis) -> FoldedLabel:
+    return FoldedLabel(result.label, "bold" if result.label == analysis.reference else "")
 
 
 def _mean_sd(summary: Summary, digits: int) -> str:
