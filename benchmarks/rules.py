@@ -5,7 +5,7 @@ Each states its formula. They are as short as they can be: no options that the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lpsgd import CosineP, LinearAlpha, LPMuon
+from lpsgd.peers import SOAP
 from lpsgd.peers.matrices import lpmuon
+from lpsgd.peers.soap import into, out_of
 
 
 def annealed_muon(
@@ -123,3 +125,25 @@ class LpAdam(_Rule):
         v = self.average(state, "square", g.square(), group["betas"][1])
         scale = (v.mean().sqrt() + 1e-12) ** alpha
         return m / (v.sqrt() + 1e-8) ** (1 - alpha) / scale
+
+
+class EigenLp(SOAP):
+    r"""SOAP with a power of its denominator, as `LpAdam` has it; p = inf is SOAP."""
+
+    def __init__(
+        self, params: Iterable[Any], *, lr: float = 3e-3, weight_decay: float = 0.0, p: float = 6.0
+    ) -> None:
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.alpha = 1 / (p - 1)
+
+    def _direction(
+        self, g: Tensor, m: Tensor, v: Tensor, bases: list[Tensor], settings: Mapping[str, Any]
+    ) -> Tensor:
+        beta1, beta2 = settings["betas"]
+        t = settings["t"] - 1
+        m.lerp_(g, 1 - beta1)
+        v.lerp_(into(g, bases).square(), 1 - beta2)
+        size = (v / (1 - beta2**t)).sqrt()
+        scale = (size.square().mean().sqrt() + 1e-12) ** self.alpha
+        u = into(m, bases) / (1 - beta1**t) / (size + settings["eps"]) ** (1 - self.alpha) / scale
+        return out_of(u, bases)
