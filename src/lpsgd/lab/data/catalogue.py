@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -60,6 +60,15 @@ def entry(name: str) -> Entry:
     if name not in _ENTRIES:
         raise UserError(unknown_name("data set", name, _ENTRIES))
     return _ENTRIES[name]
+
+
+def check_options(name: str, options: Iterable[str]) -> Entry:
+    """The description of the data set ``name``; UserError if it lacks one of ``options``."""
+    found = entry(name)
+    for option in options:
+        if option not in found.options:
+            raise UserError(f"data set {name!r}: {unknown_name('option', option, found.options)}")
+    return found
 
 
 def names() -> list[str]:
