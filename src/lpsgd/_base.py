@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 from lpsgd import _checks as checks
+from lpsgd._compat import check_graph_capture
 from lpsgd._dtensor import are_plain
 from lpsgd._foreach import real
 from lpsgd._origin import refuse_foreign_state
@@ -200,7 +201,7 @@ class LpOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss.
         """
-        self._accelerator_graph_capture_health_check()
+        check_graph_capture(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
