@@ -21,6 +21,7 @@ from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import factory, grammar, registry
 from tests.lab.small_runs import CPU, batches, load, load_weights, metrics, small_recipe
+from tests.torch_versions import needs_torch
 
 HORIZON = {"total_steps": 20, "steps_per_epoch": 5, "total_epochs": 4}
 
@@ -210,8 +211,10 @@ SAM = "pytorch_optimizer:SAM:base_optimizer=torch.optim:SGD,lr=0.05,momentum=0.9
 SHAMPOO = "pytorch_optimizer:Shampoo:lr=0.05,preconditioning_compute_steps=3"
 SOPHIA = "pytorch_optimizer:SophiaH:lr=0.05,update_period=2"
 LBFGS = "torch.optim:LBFGS:lr=0.1,max_iter=2"
+LABORATORY = needs_torch(2, 6, "the laboratory does")
 
 
+@LABORATORY
 @pytest.mark.parametrize(
     ("text", "needs"),
     [(SHAMPOO, {}), (SOPHIA, {"create_graph": True}), (LBFGS, {"closure": True})],
@@ -246,6 +249,7 @@ def assert_weights(folder: Path, model: nn.Module) -> None:
         torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-5)
 
 
+@LABORATORY
 def test_sam_in_the_harness_is_sam_by_hand(tmp_path: Path) -> None:
     """The gradient at theta + rho*g/||g|| steers the step from theta."""
     recipe = small_recipe(SAM, closure=True)
