@@ -26,11 +26,16 @@ def labels(optimizers: Sequence[str]) -> list[str]:
     >>> labels(["plain=lpsgdm:normalize=none", "scaled=lpsgdm:normalize=rms"])
     ['plain', 'scaled']
     """
+    if not optimizers:
+        raise UserError("--optimizers names no optimizer")
     named = [grammar.split_name(text) for text in optimizers]
-    short = [
-        None if name is not None else grammar.parse(spec)[0].rpartition(":")[2]
-        for name, spec in named
-    ]
+    try:
+        short = [
+            None if name is not None else grammar.parse(spec)[0].rpartition(":")[2]
+            for name, spec in named
+        ]
+    except ValueError as error:
+        raise UserError(str(error)) from error
     found = [
         _checked(name, spec)
         if name is not None
