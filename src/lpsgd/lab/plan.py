@@ -12,7 +12,7 @@ from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.labels import file_safe, labels
 from lpsgd.lab.models import check_name as check_model
-from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
+from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, read_search_note, to_json
 from lpsgd.lab.store.manifest import run_place
 from lpsgd.lab.store.run_folder import check_folder
 from lpsgd.peers import factory, grammar, registry
@@ -25,6 +25,8 @@ class Task:
     label: str
     recipe: Recipe
     folder: Path
+    search_note: str = ""
+    """What a verdict has to mention of the search that chose the settings."""
 
 
 def resolve(
@@ -94,7 +96,9 @@ def plan_recipes(
     optimizer, its settings and the seed they must then agree.
     """
     recipes: dict[str, Recipe] = {}
+    notes: dict[str, str] = {}
     for label, path in recipe_files(paths).items():
+        notes[label] = read_search_note(path, option="--recipes")
         values = {**read_recipe_file(path, option="--recipes"), **given}
         source = f"--recipes {path}"
         recipes[label] = resolve(values, source=source, allow_import=allow_import)
@@ -107,7 +111,7 @@ def plan_recipes(
                     f"in {label}; compare what differs in the optimizer alone, or give "
                     f"--{name.replace('_', '-')} for all"
                 )
-    return _plan(recipes, seeds, out)
+    return _plan(recipes, seeds, out, notes)
 
 
 _OWN = ("optimizer", "settings", "seed", "closure", "create_graph")  # what competitors differ in
@@ -135,7 +139,10 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _plan(
-    recipes: Mapping[str, Recipe], seeds: Iterable[int], out: Path | None
+    recipes: Mapping[str, Recipe],
+    seeds: Iterable[int],
+    out: Path | None,
+    notes: Mapping[str, str] | None = None,
 ) -> tuple[Path, list[Task]]:
     try:
         for recipe in recipes.values():
@@ -145,7 +152,12 @@ def _plan(
     first = next(iter(recipes.values()))
     folder = out or Path("runs") / f"{first.dataset}-{first.model}-{first.digest(without=_OWN)}"
     tasks = [
-        Task(name, recipe.with_changes(seed=seed), run_place(folder, name, seed))
+        Task(
+            name,
+            recipe.with_changes(seed=seed),
+            run_place(folder, name, seed),
+            (notes or {}).get(name, ""),
+        )
         for seed in seeds
         for name, recipe in recipes.items()
     ]

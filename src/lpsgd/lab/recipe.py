@@ -19,6 +19,9 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.disk.jsonio import encode, explain
 from lpsgd.lab.store.disk.tomlio import read_toml
 
+SEARCH_NOTE = "search_note"
+"""Beside the recipe's own keys in a file: what a verdict on these settings has to mention."""
+
 
 class Recipe(BaseModel):
     """One run: data, model, optimizer, schedule, numerics, seed."""
@@ -123,7 +126,17 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
 
 def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
     """Read the keys of a TOML recipe; `make_recipe` validates them."""
-    return read_toml(path, f"{option} {path}")
+    values = read_toml(path, f"{option} {path}")
+    values.pop(SEARCH_NOTE, None)
+    return values
+
+
+def read_search_note(path: Path, *, option: str = "--recipe") -> str:
+    """What a sweep wrote into the recipe of a winner that its search leaves doubts about."""
+    note = read_toml(path, f"{option} {path}").get(SEARCH_NOTE, "")
+    if not isinstance(note, str):
+        raise UserError(f"{option} {path}: {SEARCH_NOTE}={note!r} is not a string")
+    return note
 
 
 def _plain(name: str, value: Any) -> Any:

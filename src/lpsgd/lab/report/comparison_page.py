@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis
 from lpsgd.lab.analysis.curves import final_values
+from lpsgd.lab.analysis.verdict import leaders
 from lpsgd.lab.formatting import setting_text
 from lpsgd.lab.labels import pieces
 from lpsgd.lab.report.charts import chart_data
@@ -34,6 +35,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
         analysis=analysis,
         metrics=COMPARED_METRICS,
         tested=tested,
+        leaders={metric.key: leaders(metric, results) for metric in COMPARED_METRICS},
         series={result.label: place for place, result in enumerate(results)},
         settings=list(dict.fromkeys(key for result in results for key in result.settings)),
         result_scales={
