@@ -140,7 +140,7 @@ def test_targets_without_training(
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("claims", ["38 statements", "the paper says", "does not follow"]),
+        ("claims", ["statements: ", "the paper says", "does not follow"]),
         ("fig3", ["Largest loss within the last 10 steps", "weak anisotropy", "LPSGD, annealed p"]),
     ],
 )

@@ -11,6 +11,7 @@ import typer
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
+    RECORDS,
     AllowImport,
     AsJson,
     RecipeFile,
@@ -37,25 +38,39 @@ def compare(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="With optional settings and labels: sgd,lpsgdm:p=4,ours=lpsgdm:lr=1e-2,p=6. "
-            f"[default: {DEFAULT_OPTIMIZERS}]"
+            metavar="LIST",
+            help="Such as sgd,adamw:lr=1e-3,ours=lpsgdm:lr=1e-2,p=6. "
+            f"[default: {DEFAULT_OPTIMIZERS}]",
         ),
     ] = None,
     recipes: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="Instead of --optimizers: recipe files, each a competitor, or a folder of them, "
-            "such as the winners of a sweep. Repeatable.",
+            help="Instead of --optimizers: a recipe file, or a folder of them, such as the winners "
+            "of a sweep; repeatable.",
+            rich_help_panel=RECORDS,
         ),
     ] = None,
     allow_import: AllowImport = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 3,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Runs of each optimizer; 5 or more for a verdict. [default: 3]",
+            show_default=False,
+        ),
+    ] = 3,
     reference: Annotated[
         str | None,
-        typer.Option(help="The optimizer that others are tested against. [default: the first]"),
+        typer.Option(
+            metavar="NAME", help="What the others are tested against. [default: the first]"
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The comparison's folder.")
+    ] = None,
     recipe: RecipeFile = None,
     root: Root = None,
     workers: Workers = 0,

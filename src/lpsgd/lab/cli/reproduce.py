@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpsgd._suggest import unknown_name
-from lpsgd.lab.cli.options import Root, Workers, with_executor_options
+from lpsgd.lab.cli.options import (
+    RECORDS,
+    TRAINING,
+    Root,
+    Workers,
+    flag,
+    with_executor_options,
+)
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 
@@ -32,47 +39,65 @@ TARGETS = NAMES.split(", ")
 def reproduce(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="TARGET", help=f"{NAMES}, or all of them: all.", show_default=False),
+        typer.Argument(metavar="TARGET", help=f"{NAMES}, or all.", show_default=False),
     ] = None,
     scale: Annotated[
         str,
         typer.Option(
-            help="paper: the published protocol, for GPUs. cpu: at most 3 h for a table on "
-            "two cores. smoke: within a minute, on embedded data."
+            metavar="paper|cpu|smoke",
+            help="As published; hours on two cores; a minute. [default: cpu]",
+            show_default=False,
         ),
     ] = "cpu",
     models: Annotated[
-        str | None, typer.Option(help="Of tables and figures, only these: resnet18,vgg11.")
+        str | None,
+        typer.Option(metavar="LIST", help="Only these networks, such as resnet18,vgg11."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds of each run. [default: 3; smoke 2]")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Runs of each setting. [default: 3; smoke 2]",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     choose: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Another answer to what the paper leaves open; `--list` shows them. Repeatable.",
+            help="Answer what the paper leaves open (see --list); repeatable.",
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of results. [default: reproduction/SCALE]")
+        Path | None,
+        typer.Option(metavar="DIR", help="For the results. [default: reproduction/SCALE]"),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Show targets, their cost and the open choices.")
+        bool, flag("--list", "Show targets, their cost and the open choices.")
     ] = False,
-    timing: Annotated[
-        bool, typer.Option(help="Time this machine for --list (some seconds).")
-    ] = True,
-    gpu: Annotated[str, typer.Option(help="The GPU of --list's estimate.")] = "A100",
+    no_timing: Annotated[
+        bool, flag("--no-timing", "For --list: do not time this machine.", RECORDS)
+    ] = False,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="For --list: whose hours to estimate. [default: A100]",
+            rich_help_panel=RECORDS,
+            show_default=False,
+        ),
+    ] = "A100",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the full settings of every run; train nothing.")
+        bool, flag("--dry-run", "Print the settings of every run; train nothing.", RECORDS)
     ] = False,
     root: Root = None,
     workers: Workers = 0,
     *,
     executor: ExecutorChoice,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print --list, --dry-run or the written files as JSON.")
+        bool, flag("--json", "Print --list, --dry-run or the written files as JSON.", RECORDS)
     ] = False,
 ) -> None:
     """Regenerate a result of the paper: figures, tables, grids, claims, theory.
@@ -105,7 +130,7 @@ def reproduce(
     from lpsgd.lab.paper.targets import plan_all, plan_target
 
     if list_:
-        _show_list(setup, gpu, timing=timing, as_json=as_json)
+        _show_list(setup, gpu, timing=not no_timing, as_json=as_json)
         return
     if target is None:
         raise UserError(f"TARGET is missing; allowed: {NAMES}, all. See `lpsgd reproduce --list`")
