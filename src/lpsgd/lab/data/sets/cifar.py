@@ -69,7 +69,7 @@ def find_layout(description: Entry, root: Path) -> Layout:
         missing.append(f"{root / layout.folder} lacks {', '.join(absent)}")
     name = description.name
     raise UserError(
-        f"{name} is not there: {'; '.join(missing)}. Get it with: lpsgd data get {name}"
+        f"{name} was not found: {'; '.join(missing)}. Get it with: lpsgd data get {name}"
     )
 
 

@@ -202,9 +202,7 @@ def reproduce(folder: Path) -> Document:
             ],
             shown=False,
         ),
-        Attachment(
-            PAGE, "The page on which p_max, learning rate, start and anisotropy can be moved"
-        ),
+        Attachment(PAGE, "Interactive page: move p_max, learning rate, start and anisotropy"),
     )
 
 
