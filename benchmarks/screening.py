@@ -38,6 +38,7 @@ RATES = 6
 MOST_RATES = 10  # however far the best moves
 TUNING_SEED = 1000
 SEEDS = range(5)
+UNUSED_TEST = 16  # a run always scores some test images
 
 
 @dataclass(frozen=True, order=True)
@@ -138,10 +139,9 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def plan(
     screening: Screening, task: str, candidate: str, split: str, lr: float, seed: int, out: Path
 ) -> Task:
-    """The run of one row; a winner trains on the whole training set."""
+    """The run of one row. A trial does not look at the test set, a winner holds nothing out."""
     values = {k: v for k, v in screening.tasks[task].items() if k != "metric"}
-    if split == "test":
-        values["val_size"] = 0
+    values |= {"val_size": 0} if split == "test" else {"test_size": UNUSED_TEST}
     optimizer, settings = grammar.parse(screening.candidates[candidate]["spec"])
     values |= {"optimizer": optimizer, "settings": {**settings, "lr": lr}, "seed": seed}
     folder = out / task / file_safe(candidate) / f"{split}-{lr:g}-{seed}"
