@@ -251,17 +251,16 @@ def _matrix_step(
         rows = torch.stack([_unsharded(some[3]) for some in batch])
         rows = rows.lerp(u.square().mean(-1, True), 1 - beta2)
         for some, v in zip(batch, rows, strict=True):
-            _local_copy(some[3], v)
+            _local(some[3]).copy_(_part_of(v, some[3]))
         u = _rescaled_rows(u, rows / (1 - beta2**count), group["eps"])
     if group["cautious"]:
         agree = (u * g > 0).to(u.dtype)
         u = u * (agree / agree.mean((-2, -1), keepdim=True).clamp(min=_LEAST_SHARE))
     keep = 1 - lr * group["weight_decay"]
     for (param, _, momentum, _), new_m, step in zip(batch, m, u * -lr, strict=True):
-        _local_copy(momentum, new_m)
-        theta = _unsharded(param)
-        moved = theta.to(step.dtype) * keep + step.view(theta.shape)
-        _local_copy(param, moved)
+        _local(momentum).copy_(_part_of(new_m, momentum))
+        theta = _local(param)
+        theta.copy_(theta.to(step.dtype) * keep + _part_of(step, param))
 
 
 def _rescaled_rows(u: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
@@ -304,11 +303,20 @@ def _unsharded(tensor: Any) -> Tensor:
     return full
 
 
-def _local_copy(target: Any, whole: Tensor) -> None:
-    """Write a whole tensor; of a DTensor the part that lies here, without a message."""
-    whole = whole.view(target.shape)
-    if not is_sharded(target):
-        target.copy_(whole)
-        return
-    copy = replicated(whole.to(target.dtype), target.device_mesh)
-    target.to_local().copy_(copy.redistribute(placements=target.placements).to_local())
+def _local(tensor: Any) -> Tensor:
+    """The part of a DTensor that lies here; a plain tensor as it is."""
+    local: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return local
+
+
+def _part_of(whole: Tensor, like: Any) -> Tensor:
+    """Of a whole tensor, the part that lies here of ``like``, without a message."""
+    whole = whole.view(like.shape)
+    if not is_sharded(like):
+        return whole
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = like.device_mesh
+    copy = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim)
+    part: Tensor = copy.redistribute(placements=like.placements).to_local()
+    return part
