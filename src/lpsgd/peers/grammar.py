@@ -16,6 +16,15 @@ def is_import_path(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) is not None
 
 
+def names_import_path(text: str) -> bool:
+    """Tell whether an import path stands anywhere in a text like that of ``--optimizers``.
+
+    >>> names_import_path("sgd:lr=1,my.module:Name"), names_import_path("sgd:lr=1,lion:lr=2")
+    (True, False)
+    """
+    return re.search(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?![\w.]*\s*=)", text) is not None
+
+
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``NAME`` or ``NAME:setting=value,...`` as written on the command line.
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.recipe import Recipe, read_recipe_file
-from lpsgd.peers.grammar import parse_pair, parse_value
+from lpsgd.peers.grammar import names_import_path, parse_pair, parse_value
 
 # What several commands take.
 Root = Annotated[
@@ -60,8 +60,7 @@ def with_recipe_options(
         own = list(signature.parameters.values())[1:]
 
         def wrapper(**arguments: Any) -> Any:
-            if (here := str(Path.cwd())) not in sys.path:
-                sys.path.append(here)  # the user's own modules can be named as import paths
+            _find_modules_here(arguments)
             given = {name: arguments.pop(name) for name in fields}
             values = {name: value for name, value in given.items() if value is not None}
             try:
@@ -77,6 +76,18 @@ def with_recipe_options(
         return _with_parameters(wrapper, command, [*own, *extra])
 
     return decorate
+
+
+def _find_modules_here(arguments: dict[str, Any]) -> None:
+    """Let an import path that the user gives name a module in the current folder.
+
+    Only then: libraries try to import packages that are not installed, and whatever bears such a
+    name in this folder would be executed.
+    """
+    texts = arguments.get("optimizer"), arguments.get("optimizers")
+    named = any(names_import_path(text) for text in texts if text)
+    if (named or arguments.get("allow_import")) and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
 
 
 def _option(panel: str, name: str, kind: Any, text: str, **how: Any) -> inspect.Parameter:
