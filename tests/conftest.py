@@ -20,6 +20,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".coverage")
+HELPERS = ("resource_tracker", "multiprocessing.forkserver", "_inductor/compile_worker")
 OWNER = "PYTEST_OWNER"  # in the environment of every process that these tests start
 
 
@@ -78,8 +79,8 @@ def _descendants() -> dict[str, str]:
             command = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
         except OSError:  # it has ended, or is somebody else's
             continue
-        # Python's own helpers of multiprocessing live as long as the process that they help
-        helper = "resource_tracker" in command or "multiprocessing.forkserver" in command
+        # these live as long as the process that they help
+        helper = any(name in command for name in HELPERS)
         if f"{OWNER}={os.getpid()}" in environment and not helper:
             test = [entry for entry in environment if entry.startswith("PYTEST_CURRENT_TEST=")]
             found[f"{process.name}: {command.strip()}"] = "".join(test)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lpsgd import _checks as checks
 from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
+from lpsgd._compat import replicated
 from lpsgd._dtensor import is_sharded
 from lpsgd._foreach import scalar
 from lpsgd._schatten import by_eigenvalues, by_products, lp_matrix_direction
@@ -309,8 +310,5 @@ def _local_copy(target: Any, whole: Tensor) -> None:
     if not is_sharded(target):
         target.copy_(whole)
         return
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = target.device_mesh
-    copy = DTensor.from_local(whole.to(target.dtype), mesh, [Replicate()] * mesh.ndim)
+    copy = replicated(whole.to(target.dtype), target.device_mesh)
     target.to_local().copy_(copy.redistribute(placements=target.placements).to_local())

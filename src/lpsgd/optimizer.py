@@ -22,13 +22,13 @@ from torch.nn.parameter import is_lazy
 
 from lpsgd import _checks as checks
 from lpsgd import geometry
-from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer
+from lpsgd._base import COMMON_CHECKS, DEFAULT_P, Group, LpOptimizer
 from lpsgd._descent import demand_fused, lp_descent
 from lpsgd._foreach import (
     real,
 )
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.schedule import PFunction
+from lpsgd.schedule import CosineP, PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 
@@ -38,6 +38,17 @@ _CHECKS = {
     "eps": checks.positive,
     "normalize": checks.one_of(*geometry.NORMALIZATIONS),
 }
+
+
+def _cosine(p: object, total_steps: int) -> CosineP:
+    """What ``total_steps`` stands for: the cosine from p, which must then be a number."""
+    if callable(p) or isinstance(p, Tensor):
+        raise ValueError(
+            f"total_steps={total_steps!r} makes a schedule that starts at the number p; p is "
+            f"{p!r}, so leave total_steps out"
+        )
+    checks.check_exponent("p", p)
+    return CosineP(p, total_steps=total_steps)  # type: ignore[arg-type]
 
 
 class LPSGD(LpOptimizer):
@@ -51,9 +62,9 @@ class LPSGD(LpOptimizer):
     buffer. The advice on the learning rate is the same: start at 1e-2, then try 3e-3 and 3e-2.
 
     Example:
-        >>> from lpsgd import LPSGD, CosineP
+        >>> from lpsgd import LPSGD
         >>> model = torch.nn.Linear(10, 1)
-        >>> optimizer = LPSGD(model.parameters(), lr=0.01, p=CosineP(6, total_steps=100))
+        >>> optimizer = LPSGD(model.parameters(), lr=0.01, total_steps=100)  # p from 6 to 2
         >>> model(torch.ones(4, 10)).square().mean().backward()
         >>> optimizer.step()
         >>> optimizer.param_groups[0]["p"]
@@ -66,10 +77,11 @@ class LPSGD(LpOptimizer):
         self,
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
-        p: float | Tensor | PFunction = 6.0,
+        p: float | Tensor | PFunction = DEFAULT_P,
         weight_decay: float = 0.0,
         eps: float = 1e-8,
         *,
+        total_steps: int | None = None,
         normalize: Normalize = None,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -81,7 +93,7 @@ class LPSGD(LpOptimizer):
             params,
             {
                 "lr": lr,
-                "p": p,
+                "p": p if total_steps is None else _cosine(p, total_steps),
                 "weight_decay": weight_decay,
                 "eps": eps,
                 "normalize": normalize,
@@ -154,6 +166,9 @@ class LPSGDM(LPSGD):
             in ``group["p_schedule"]``, and each step writes the value that it uses to
             ``group["p"]``. Without a schedule ``group["p"]`` may be set by hand.
         weight_decay: the decoupled decay lambda.
+        total_steps: the number of optimizer steps in the whole run: short for
+            ``p=CosineP(p, total_steps=total_steps)``, the cosine from p to 2. Without it, and
+            without a p of your own, p stays at 6 for ever, and the first step warns of that.
         eps: the constant epsilon > 0 that keeps the scaling finite at zero. Below the smallest
             normal number of the arithmetic (1.2e-38 in float32) it counts as that number.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
@@ -200,10 +215,11 @@ class LPSGDM(LPSGD):
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
         momentum: float = 0.9,
-        p: float | Tensor | PFunction = 6.0,
+        p: float | Tensor | PFunction = DEFAULT_P,
         weight_decay: float = 0.0,
         eps: float = 1e-8,
         *,
+        total_steps: int | None = None,
         state_dtype: torch.dtype | None = None,
         normalize: Normalize = None,
         maximize: bool = False,
@@ -218,7 +234,7 @@ class LPSGDM(LPSGD):
             {
                 "lr": lr,
                 "momentum": momentum,
-                "p": p,
+                "p": p if total_steps is None else _cosine(p, total_steps),
                 "weight_decay": weight_decay,
                 "eps": eps,
                 "state_dtype": state_dtype,

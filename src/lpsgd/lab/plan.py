@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lpsgd.lab.data.catalogue import check_options as check_data
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.models import check_name as check_model
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
 from lpsgd.lab.store.manifest import run_place
 from lpsgd.lab.store.run_folder import check_folder
@@ -50,6 +52,8 @@ def resolve(
                 "give --allow-import if you trust this file"
             )
         recipe = make_recipe(values, source=source)
+        check_data(recipe.dataset, recipe.data)
+        check_model(recipe.model)
         spec = registry.get(recipe.optimizer)
         found = default_settings(recipe.dataset, recipe.model, recipe.optimizer)
         settings = registry.complete_settings(recipe.optimizer, {**found, **recipe.settings})
@@ -70,7 +74,12 @@ def labels(optimizers: Sequence[str]) -> list[str]:
     >>> labels(["sgd", "lpsgdm:p=4", "lpsgdm:p=6", "pytorch_optimizer:Shampoo"])
     ['sgd', 'lpsgdm-p=4', 'lpsgdm-p=6', 'Shampoo']
     """
-    short = [grammar.parse(text)[0].rpartition(":")[2] for text in optimizers]
+    if not optimizers:
+        raise UserError("--optimizers names no optimizer")
+    try:
+        short = [grammar.parse(text)[0].rpartition(":")[2] for text in optimizers]
+    except ValueError as error:
+        raise UserError(str(error)) from error
     found = [
         name if short.count(name) == 1 else text
         for name, text in zip(short, optimizers, strict=True)
@@ -104,13 +113,8 @@ def plan_comparison(
     source: str = "recipe",
 ) -> tuple[Path, list[Task]]:
     """Return the folder and the runs of a comparison, ordered so that early results are paired."""
-    if not optimizers:
-        raise UserError("--optimizers names no optimizer")
-    try:
-        names = labels(optimizers)
-        recipes = [resolve(values, text, source=source) for text in optimizers]
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    names = labels(optimizers)
+    recipes = [resolve(values, text, source=source) for text in optimizers]
     return _plan(dict(zip(names, recipes, strict=True)), seeds, out)
 
 
@@ -128,12 +132,7 @@ def plan_recipes(
     optimizer, its settings and the seed they must then agree.
     """
     recipes: dict[str, Recipe] = {}
-    for path in _recipe_files(paths):
-        label = file_safe(path.stem)
-        if not label:
-            raise UserError(f"--recipes {path}: its name makes no label; rename it")
-        if label in recipes:
-            raise UserError(f"--recipes: two files are named {label!r}; rename one")
+    for label, path in recipe_files(paths).items():
         values = {**read_recipe_file(path, option="--recipes"), **given}
         source = f"--recipes {path}"
         recipes[label] = resolve(values, source=source, allow_import=allow_import)
@@ -152,7 +151,20 @@ def plan_recipes(
 _OWN = ("optimizer", "settings", "seed", "closure", "create_graph")  # what competitors differ in
 
 
-def _recipe_files(paths: Sequence[Path]) -> Iterator[Path]:
+def recipe_files(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return the recipe files at ``paths`` by their labels; a folder stands for those in it."""
+    found: dict[str, Path] = {}
+    for path in _files(paths):
+        label = file_safe(path.stem)
+        if not label:
+            raise UserError(f"--recipes {path}: its name makes no label; rename it")
+        if label in found:
+            raise UserError(f"--recipes: two files are named {label!r}; rename one")
+        found[label] = path
+    return found
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
         if not found:

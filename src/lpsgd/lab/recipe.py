@@ -39,7 +39,7 @@ class Recipe(BaseModel):
     augment: bool = Field(True, description="Augment training images.")
 
     model: str = Field(
-        "mlp", description="Network: mlp, vgg11, vgg11_plain, resnet18, resnet50, gpt."
+        "mlp", description="Network: mlp, convnet, vgg11, vgg11_plain, resnet18, resnet50, gpt."
     )
     width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
 

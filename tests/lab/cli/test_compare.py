@@ -143,7 +143,7 @@ def test_wrong_input_for_all_runs_is_said_once(
     assert run_compare(tmp_path / "out", "sgd,adamw", "--data", "nonsense=1", "--jobs", "1") == 2
     assert "nonsense" in capsys.readouterr().err
     assert run_compare(tmp_path / "out", "sgd,adamw", "--reference", "lion") == 2
-    assert "--reference lion: not among" in capsys.readouterr().err
+    assert "--reference: unknown label 'lion'" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written_does_not_cost_the_numbers(

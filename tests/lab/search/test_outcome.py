@@ -15,8 +15,9 @@ from lpsgd.lab.recipe import read_recipe_file
 from lpsgd.lab.report.document import Picture
 from lpsgd.lab.report.style import DARK
 from lpsgd.lab.search.definition import Sweep
+from lpsgd.lab.search.method import WORST, Search
 from lpsgd.lab.search.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
-from lpsgd.lab.search.proposals import WORST, Ended, Score, Search
+from lpsgd.lab.search.proposals import Ended, Score
 from lpsgd.lab.search.report.figures import all_figures, importances
 from lpsgd.lab.search.report.page import write_winners
 from lpsgd.lab.search.run import read_score

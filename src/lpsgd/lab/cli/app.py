@@ -87,6 +87,11 @@ def main(arguments: list[str] | None = None) -> int:
         show = getattr(error, "show", None)
         if show is None:
             raise
-        show()
+        if type(error).__name__ == "NoSuchOption":
+            from lpsgd.lab.cli.unknown_option import unknown_option
+
+            print(f"lpsgd: {unknown_option(error)}", file=sys.stderr)
+        else:
+            show()
         return int(getattr(error, "exit_code", 2))
     return result if isinstance(result, int) else 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
     AllowImport,
     AsJson,
@@ -72,15 +74,15 @@ def compare(
     """
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
-    from lpsgd.lab.plan import plan_comparison, plan_recipes
+    from lpsgd.lab.plan import labels, plan_comparison, plan_recipes, recipe_files
     from lpsgd.lab.store.manifest import write_comparison
     from lpsgd.lab.training.options import RunOptions
     from lpsgd.peers.grammar import split_list
 
-    names: list[str] = []
     if recipes:
         if optimizers is not None or recipe is not None:
             raise UserError("--recipes says what to compare: leave --optimizers and --recipe out")
+        reference = _reference(reference, list(recipe_files(recipes)))
         folder, tasks = plan_recipes(recipes, given, range(seeds), out, allow_import=allow_import)
     else:
         values = read_values(recipe, given)
@@ -88,17 +90,12 @@ def compare(
             if values.pop(name, None) is not None:
                 print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
         names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
+        reference = _reference(reference, labels(names), names)
         source = f"--recipe {recipe}" if recipe else "recipe"
         folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
         if note := doubts(task.recipe for task in tasks):
             print(f"lpsgd: {note}", file=sys.stderr)
-    labels = list(dict.fromkeys(task.label for task in tasks))
-    if reference in names:  # spelt as in --optimizers, not as in the table
-        reference = labels[names.index(reference)]
-    reference = reference or labels[0]
-    if reference not in labels:
-        raise UserError(f"--reference {reference}: not among {', '.join(labels)}")
-    write_comparison(folder, tasks, labels, reference)
+    write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
     options = RunOptions(root, workers, save_seconds, tensorboard)
     failures = run_tasks(tasks, executor, options)
     problems = []
@@ -111,3 +108,15 @@ def compare(
     if problems:
         raise LabError("\n".join(problems))
     return 0
+
+
+def _reference(asked: str | None, labels: Sequence[str], optimizers: Sequence[str] = ()) -> str:
+    """The label that the others are tested against: the one asked for, else the first.
+
+    It may be spelt as in the table or as in --optimizers.
+    """
+    if asked in optimizers:
+        return labels[optimizers.index(asked)]
+    if asked is not None and asked not in labels:
+        raise UserError(f"--reference: {unknown_name('label', asked, labels)}")
+    return asked or labels[0]

@@ -53,15 +53,18 @@ def spectrum(
     """
     from dataclasses import replace
 
-    from lpsgd.curvature.monitor import FILE_NAME
     from lpsgd.lab.errors import UserError
-    from lpsgd.lab.spectra.measure import measure_checkpoints, run_of
-    from lpsgd.lab.spectra.records import read_curvature
+    from lpsgd.lab.store.run_folder import run_of
 
     options = parse_options(curvature)
     if layerwise:
         options = replace(options, layers=True)
     folder = run_of(source)
+
+    from lpsgd.curvature.monitor import FILE_NAME
+    from lpsgd.lab.spectra.measure import measure_checkpoints
+    from lpsgd.lab.spectra.records import read_curvature
+
     out = out or folder / "spectrum"
     recorded = folder / FILE_NAME
     records = read_curvature(recorded) if recorded.is_file() else {}

@@ -26,6 +26,7 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
+    from lpsgd.lab.recipe import Recipe
     from lpsgd.lab.search.outcome import Outcome
 
 
@@ -98,11 +99,9 @@ def sweep(
     After a stop, the same command resumes. Processes that are given one `--storage` share the
     trials.
     """
+    from lpsgd.lab.plan import resolve
     from lpsgd.lab.search.definition import Sweep
-    from lpsgd.lab.search.outcome import conclude
-    from lpsgd.lab.search.proposals import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
-    from lpsgd.lab.search.report.page import write_report, write_winners
-    from lpsgd.lab.search.run import run_search
+    from lpsgd.lab.search.method import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
     from lpsgd.lab.search.space_file import read_space
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.store.disk.files import writing
@@ -116,9 +115,19 @@ def sweep(
         if value not in allowed:
             raise UserError(unknown_name(option, value, allowed))
     labels = [part.strip() for part in optimizers.split(",")] if optimizers else None
+    searched = ("optimizer", "settings")
+    values = {k: v for k, v in read_values(recipe, given).items() if k not in searched}
+    values["seed"] = train_seed
+    shared = resolve(values)
     competitors = read_space(space, only=labels, allow_import=allow_import)
     count = count_trials(competitors, sampler, trials)
-    values = _recipe_values(recipe, given, train_seed, root)
+
+    # what takes seconds to load, when every name has been checked
+    from lpsgd.lab.search.outcome import conclude
+    from lpsgd.lab.search.report.page import write_report, write_winners
+    from lpsgd.lab.search.run import run_search
+
+    values["val_size"] = _validation_size(shared, values.get("val_size"), root)
     epochs = Sweep(values, competitors, None).recipe_of_all().epochs  # type: ignore[arg-type]
     how = Search(sampler, pruner, metric, count, round_size, seed, epochs, seeds)
     plan, command = Sweep(values, competitors, how, out), command_line()
@@ -141,26 +150,18 @@ def sweep(
     return 0
 
 
-def _recipe_values(
-    recipe: Path | None, given: dict[str, Any], train_seed: int, root: Path | None
-) -> dict[str, Any]:
-    """The recipe that all trials share, with a validation split.
+def _validation_size(shared: Recipe, asked: int | None, root: Path | None) -> int:
+    """How many images are held out of the training set.
 
-    It is as large as was asked for, or a fifth of the training set (of the images that `train_size`
-    asks for, else of all).
+    As many as were asked for, or a fifth (of the images that `train_size` asks for, else of all).
     """
     import torch
 
     from lpsgd.lab import models
-    from lpsgd.lab.plan import resolve
     from lpsgd.lab.training.build import load_data
     from lpsgd.lab.training.options import RunOptions
 
-    searched = ("optimizer", "settings")
-    values = {k: v for k, v in read_values(recipe, given).items() if k not in searched}
-    values["seed"] = train_seed
-    shared = resolve(values)
-    if values.get("val_size") == 0:
+    if asked == 0:
         raise UserError("--val-size 0: trials are chosen on the validation split; give it images")
     val_size = shared.val_size or (max(1, shared.train_size // 5) if shared.train_size else 0)
     # load data and make the model once, so that a mistake is told before anything is written
@@ -168,7 +169,7 @@ def _recipe_values(
     data = load_data(checked, RunOptions(root), torch.device("cpu"))
     shape, classes = data.input_shape, data.classes
     models.create(shared.model, input_shape=shape, classes=classes, width=shared.width)
-    return {**values, "val_size": val_size or max(1, data.train.size // 5)}
+    return val_size or max(1, data.train.size // 5)
 
 
 def _show(outcome: Outcome, page: Path) -> None:

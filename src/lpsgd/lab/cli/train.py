@@ -21,6 +21,7 @@ from lpsgd.lab.cli.options import (
     with_recipe_options,
 )
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 from lpsgd.lab.store.disk.jsonio import encode
 
@@ -68,20 +69,29 @@ def train(
 
         torchrun --nproc-per-node 2 -m lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6
     """
+    from lpsgd.lab.plan import default_folder, resolve
+    from lpsgd.lab.training.options import RunOptions, check_strategy
+    from lpsgd.lab.training.parallel import launched
+
+    def read_recipe() -> Recipe:
+        check_strategy(strategy)
+        if curvature is not None:
+            parse_options(curvature)
+        source = f"--recipe {recipe}" if recipe else "recipe"
+        values = read_values(recipe, given)
+        return resolve(values, optimizer, source=source, allow_import=allow_import)
+
+    options = RunOptions(root, workers, save_seconds, tensorboard, curvature, strategy=strategy)
+    if not launched():  # a mistake is told before torch is loaded; by torchrun's processes once
+        read_recipe()
+
     from lpsgd.lab.execution.live_run import RunDisplay
     from lpsgd.lab.execution.signals import stop_on_signals
-    from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.loop import train as run_training
-    from lpsgd.lab.training.options import RunOptions
-    from lpsgd.lab.training.parallel.world import joined, launched
+    from lpsgd.lab.training.parallel.world import joined
 
-    if curvature is not None:
-        parse_options(curvature)  # a mistake is told before anything is loaded
-    source = f"--recipe {recipe}" if recipe else "recipe"
-    options = RunOptions(root, workers, save_seconds, tensorboard, curvature, strategy=strategy)
     with stop_on_signals(patient=launched()) as stop, joined() as world:
-        values = read_values(recipe, given)
-        complete = resolve(values, optimizer, source=source, allow_import=allow_import)
+        complete = read_recipe()
         folder = out or default_folder(complete)
         silent = nullcontext(lambda event: None)
         with RunDisplay(complete.epochs) if world.main else silent as listen:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from lpsgd._suggest import unknown_name
 from lpsgd.lab.data import data_root
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
@@ -167,8 +166,6 @@ class PlannedTarget:
 
 def plan_target(name: str, setup: Setup) -> PlannedTarget:
     """Plan one target; an error if --models leaves it without a run."""
-    if name not in TARGETS:
-        raise UserError(unknown_name("target", name, [*TARGETS, "all"]))
     target = TARGETS[name]
     groups = target.plan(setup)
     if target.datasets and not groups:

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from lpsgd.lab.search.definition import Sweep
+from lpsgd.lab.search.definition import Sweep, folder_name
 from lpsgd.lab.search.proposals import Ended
 from lpsgd.lab.search.space import Competitor, Range
-from lpsgd.lab.search.trials import folder_name
 from lpsgd.lab.store.disk.jsonio import encode
 
 GOOD = 1.0  # percentage points below the best that still count as good

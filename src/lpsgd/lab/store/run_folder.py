@@ -81,6 +81,14 @@ def _leftovers(folder: Path) -> Iterator[Path]:
     yield from (folder / "checkpoints").glob(".step-*.part")
 
 
+def run_of(source: Path) -> Path:
+    """Return the run's folder, given itself or one of its checkpoints."""
+    for folder in (source, source.parent.parent):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UserError(f"{source} is neither a run's folder (with config.json) nor its checkpoint")
+
+
 def check_folder(folder: Path, recipe: Recipe) -> None:
     """Raise UserError if ``folder`` holds a run of another recipe or something else altogether."""
     path = folder / "config.json"

@@ -23,12 +23,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from lpsgd.lab.errors import LabError, ToldElsewhere, UserError
+from lpsgd.lab.training.parallel import launched
 
 T = TypeVar("T")
 
 _PATIENCE = 600.0  # seconds in which all machines must have started their processes
-
-_MEMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,6 @@ class World:
 
 
 ALONE = World()
-
-
-def launched() -> bool:
-    """Whether torchrun, or something that does as it does, started this process."""
-    return all(name in os.environ for name in _MEMBERS)
 
 
 @contextmanager
