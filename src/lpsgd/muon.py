@@ -55,9 +55,9 @@ class LPMuon(LpOptimizer):
     factor gives u the root mean square 0.2 of AdamW's steps, so that AdamW's learning rate and
     decay carry over.
 
-    Singular values below 1/256 of :math:`\|x\|_{S_4} = (\sum S^4)^{1/4}` fade out in proportion,
+    Singular values below 1/256 of :math:`\|x\|_{S_4} = (\sum S^4)^{1/4}` stay proportional,
     :math:`S^\alpha` being :math:`S (S^2 + \varepsilon^2)^{(\alpha-1)/2}`, so that noise is not
-    lifted to the size of the signal. Rank 1, repeated values and zero need no special care.
+    amplified to the size of the signal. Rank 1, repeated values and zero are no special cases.
 
     Args:
         params: parameters, named parameters, or dicts that define parameter groups.
@@ -69,8 +69,8 @@ class LPMuon(LpOptimizer):
         weight_decay: the decoupled decay lambda.
         alpha: the power itself instead of ``p``, above -1 and at most 1.
         nesterov: look ahead, as Muon does; else x = m.
-        cautious: leave out the coordinates in which u and the gradient disagree, and scale up the
-            others by as much.
+        cautious: zero the coordinates in which u and the gradient differ in sign, and scale up the
+            others to compensate.
         normalize_rows: divide each row of u by the running root mean square of that row, as NorMuon
             does, at the same length of the whole.
         betas: of AdamW's rule; the second is also that of the rows' running mean.
@@ -78,12 +78,12 @@ class LPMuon(LpOptimizer):
         exact: take singular values by eigenvalues of the smaller Gram matrix (True), or powers of
             them by matrix products, to about one percent (False). None chooses the first on a CPU,
             where it is also faster, and the second elsewhere.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: stack matrices of equal shape into one batch; None does so except on a CPU.
         capturable: keep count and p in tensors on the parameters' device, for graph capture.
-        differentiable: refused, because the derivative of singular vectors has no bound.
+        differentiable: not supported, because the derivative of singular vectors is unbounded.
 
-    A gradient that is NaN or infinite makes momentum and parameters NaN for good, as in torch's own
+    A NaN or infinite gradient makes momentum and parameters NaN permanently, as in torch's own
     optimizers: check before ``step``, or use ``torch.amp.GradScaler``, which skips such a step.
 
     Example:
