@@ -80,9 +80,7 @@ def test_what_has_no_gradient_waits_and_the_count_is_shared() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(
-        TypeError, match="must be one of lpsgd, such as LPSGDM, got a SGD"
-    ):
+    with pytest.raises(TypeError, match="must be one of lpsgd, such as LPSGDM, got a SGD"):
         step_in_backward(torch.optim.SGD([torch.ones(2)]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="differentiable=True cannot step inside backward"):
         step_in_backward(LPSGDM([torch.ones(2)], differentiable=True))

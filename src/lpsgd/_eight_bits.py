@@ -26,7 +26,9 @@ SMALLEST = 4096
 """Tensors with fewer elements stay in float32: scales of norms and biases cost nothing"""
 
 _DECADES = 7
-_PIECE = 1 << 18  # elements that are coded at a time, so that temporaries stay small
+# Elements that are coded at a time, so that temporaries (60 bytes for each) stay small; a GPU would
+# wait for many small launches.
+_CPU_PIECE, _PIECE = 1 << 14, 1 << 20
 
 
 @functools.cache
@@ -52,7 +54,7 @@ def decoded(codes: Tensor, scales: Tensor) -> Tensor:
     values = table().to(codes.device)
     out = torch.empty(codes.numel(), dtype=torch.float32, device=codes.device)
     flat = codes.reshape(-1)
-    for start, end in _pieces(codes.numel()):
+    for start, end in _pieces(flat):
         found = values[flat[start:end].int() + len(values) // 2]
         torch.mul(found, _spread(scales, start, end), out=out[start:end])
     shaped = out.view(codes.shape)
@@ -66,7 +68,7 @@ def encode_into(codes: Tensor, scales: Tensor, values: Tensor, key: int | Tensor
     entries = table().to(codes.device)
     flat = values.reshape(-1)
     target = codes.view(-1) if codes.is_contiguous() else torch.empty_like(flat, dtype=codes.dtype)
-    for start, end in _pieces(flat.numel()):
+    for start, end in _pieces(flat):
         some = flat[start:end]
         blocks = torch.nn.functional.pad(some.abs(), (0, -len(some) % BLOCK)).view(-1, BLOCK)
         largest = blocks.amax(dim=1)
@@ -82,9 +84,10 @@ def encode_into(codes: Tensor, scales: Tensor, values: Tensor, key: int | Tensor
         codes.copy_(target.view(codes.shape))
 
 
-def _pieces(elements: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, elements, _PIECE):
-        yield start, min(start + _PIECE, elements)
+def _pieces(flat: Tensor) -> Iterator[tuple[int, int]]:
+    size = _CPU_PIECE if flat.is_cpu else _PIECE
+    for start in range(0, len(flat), size):
+        yield start, min(start + size, len(flat))
 
 
 def _spread(scales: Tensor, start: int, end: int) -> Tensor:
