@@ -38,7 +38,7 @@ class Cost:
 
 
 def measure_cost(operator: HessianOperator, products: int, lanczos: int) -> Cost:
-    """Run one product to build what is kept and a second to time it."""
+    """Run one product to fill the cache and time a second one."""
     vector = torch.ones(operator.shape[0], device=operator.device, dtype=operator.dtype)
     operator @ vector
     _synchronise(operator.device)

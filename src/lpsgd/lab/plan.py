@@ -14,7 +14,7 @@ from lpsgd.lab.labels import file_safe, labels
 from lpsgd.lab.models import check_name as check_model
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, read_search_note, to_json
 from lpsgd.lab.store.manifest import run_place
-from lpsgd.lab.store.run_folder import check_folder
+from lpsgd.lab.store.run_folder import check_folder, final_checkpoint
 from lpsgd.peers import factory, grammar, registry
 
 
@@ -61,6 +61,7 @@ def resolve(
     imported = grammar.is_import_path(recipe.optimizer)
     return recipe.with_changes(
         settings=settings,
+        start=None if recipe.start is None else str(final_checkpoint(Path(recipe.start))),
         # what a registered optimizer needs is known; the flags speak of imported ones
         closure=recipe.closure if imported else spec.needs_closure,
         create_graph=recipe.create_graph if imported else spec.create_graph,

@@ -45,6 +45,9 @@ class Recipe(BaseModel):
         "mlp", description="mlp, convnet, vgg11, vgg11_plain, resnet18, resnet50, gpt."
     )
     width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
+    start: str | None = Field(
+        None, description="A finished run, or a checkpoint of one, whose weights to start from."
+    )
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(
@@ -102,6 +105,8 @@ class Recipe(BaseModel):
     def digest(self, *, without: tuple[str, ...] = ()) -> str:
         """Eight hex digits that differ between different recipes."""
         kept = {name: value for name, value in to_json(self).items() if name not in without}
+        if self.start is None:
+            kept.pop("start", None)  # younger than folders that are named by their digest
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 

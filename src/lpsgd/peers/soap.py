@@ -41,7 +41,7 @@ class SOAP(Peer):
         longest: the length up to which a dimension is turned.
         state_dtype: the dtype of M and V; None means float32 for half-precision parameters, else
             the parameter's own.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
 
     Example:
         >>> theta = torch.zeros(2, 2, requires_grad=True)

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
 from rich.console import Console
 
 from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.recipe import read_recipe_file, read_search_note
 from lpsgd.lab.report.document import Picture, to_markdown
+from lpsgd.lab.report.style import DARK
 from lpsgd.lab.search.definition import Sweep
 from lpsgd.lab.search.method import WORST, Search
 from lpsgd.lab.search.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
@@ -240,6 +242,8 @@ def test_the_legend_fits_and_ticks_are_short(tmp_path: Path) -> None:
             assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     (legend,) = pictures["accuracy-over-lr"].figure.legends
     assert len(legend.get_texts()) == 5
+    cells = pictures["lr-and-p"].figure.axes[0].texts
+    assert not {to_hex(cell.get_color()) for cell in cells} & set(DARK)  # they stay on a dark page
     ticks = pictures["lr-and-p"].figure.axes[0].get_yticklabels()
     assert [tick.get_text() for tick in ticks] == ["3", "9.92"]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -42,6 +43,7 @@ STYLE: Any = {
     "font.size": 8,
     "text.color": INK,
     "axes.facecolor": "none",
+    "axes.prop_cycle": cycler(color=SERIES),
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.7,

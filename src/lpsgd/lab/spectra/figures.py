@@ -125,7 +125,8 @@ def _ridges(
         axes.fill_between(
             backward(across), row, height, color=color, alpha=0.75, lw=0, zorder=depth
         )
-        axes.plot(backward(across), height, color="white", lw=0.8, zorder=depth + 0.1)
+        outline = np.where(count > 0.01 * tallest, height, np.nan)  # none where there is nothing
+        axes.plot(backward(across), outline, color="white", lw=0.8, zorder=depth + 0.1)
         if _mark_outliers(axes, record["statistics"], row, "o", size=3.2, label=label):
             label = ""  # once in the legend is enough
     if scale == "asinh":
