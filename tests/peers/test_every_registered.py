@@ -203,6 +203,10 @@ def test_the_benchmark_measures_every_optimizer(capsys: pytest.CaptureFixture[st
     assert spec.loader is not None
     step = sys.modules["step_benchmark"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(step)
+    # fused beside fused: torch's optimizers take another path unless they are told
+    for name in ("sgd", "sgdw", "adam", "adamw", "adagrad"):
+        made = step.registered(name)([torch.nn.Parameter(torch.ones(3))])
+        assert all(group["fused"] for group in made.param_groups), name
     step.LISTS["ResNet-18"] = lambda: [(4, 3), (5,)]
     assert step.main(["--all", "--seconds", "0", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

@@ -45,9 +45,7 @@ class Recipe(BaseModel):
         "mlp", description="mlp, convnet, vgg11, vgg11_plain, resnet18, resnet50, gpt."
     )
     width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
-    start: str | None = Field(
-        None, description="A finished run, or a checkpoint of one, whose weights to start from."
-    )
+    start: str | None = Field(None, description="Start from the weights of this run or checkpoint.")
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(
