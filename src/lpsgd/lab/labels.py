@@ -16,6 +16,7 @@ from lpsgd.peers import grammar
 
 _LONGEST_LABEL = 120
 _LONGEST_NAME = 60
+_INSIDE = r"(?<=[=_])|(?<=-)(?=[A-Za-z])"  # where a long part is folded; not in 1e-2
 
 
 def labels(optimizers: Sequence[str]) -> list[str]:
@@ -92,11 +93,14 @@ def fold(label: str, width: int) -> str:
     >>> print(fold("lpsgdm-lr=1e-2-weight_decay=0.1", 16))
     lpsgdm-lr=1e-2-
     weight_decay=0.1
+    >>> print(fold("lpsgdm-normalized", 13))
+    lpsgdm-
+    normalized
     """
     lines = [""]
     for piece in pieces(label):
-        # a setting that is longer than the line is folded before its value or at underscores
-        for part in [piece] if len(piece) <= width else re.split("(?<=[=_])", piece):
+        # a part that is longer than the line is folded before its value or between its words
+        for part in [piece] if len(piece) <= width else re.split(_INSIDE, piece):
             if lines[-1] and len((lines[-1] + part).rstrip()) > width:
                 lines.append("")
             lines[-1] += part
