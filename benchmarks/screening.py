@@ -1,6 +1,6 @@
 """Screen the rules of the l_p family and their peers at equal trials.
 
-    PYTHONPATH=benchmarks python benchmarks/screening.py [--tasks convnet,gpt] [--jobs 2]
+    PYTHONPATH=benchmarks python benchmarks/screening.py [--tasks convnet,gpt,...] [--jobs 2]
 
 Each candidate of screening.toml is trained with six learning rates a factor of two apart and scored
 on the validation split; where the best is the lowest or highest of them, the next one is tried too.
@@ -32,6 +32,7 @@ from lpsgd.lab.training.options import RunOptions
 from lpsgd.peers import grammar
 
 HERE = Path(__file__).parent
+TASKS = HERE / "screening.toml"
 RESULTS = HERE.parent / "docs/results/screening/runs.csv"
 
 RATES = 6
@@ -91,6 +92,19 @@ class Screening:
         beyond = {min(known): min(known) / 2, max(known): max(known) * 2}
         return [beyond[best]] if best in beyond and len(known) < MOST_RATES else []
 
+    def names(self, task: str, part: str = "") -> list[str]:
+        """The candidates of a task whose label has ``part`` in it."""
+        listed = self.tasks[task].get("candidates", self.candidates)
+        return [name for name in listed if part.lower() in name.lower()]
+
+    def values(self, task: str, out: Path) -> dict[str, Any]:
+        """The recipe of a task; with ``pretrained``, from the weights that were trained before."""
+        asked = self.tasks[task]
+        values = {k: v for k, v in asked.items() if k not in ("metric", "candidates", "pretrained")}
+        if "pretrained" in asked:
+            values["start"] = str(out / task / "pretrained")
+        return values
+
     def best_rate(self, task: str, candidate: str) -> float:
         """The winner of the trials."""
         return max(self.trials(task, candidate), key=self.merit).lr
@@ -99,8 +113,11 @@ class Screening:
 def read_screening(path: Path, rows: Path) -> Screening:
     """The tasks and candidates, with what is already known."""
     asked = tomllib.loads(path.read_text(encoding="utf-8"))
+    tasks: dict[str, dict[str, Any]] = {}
+    for name, own in asked["tasks"].items():  # a task may be like an earlier one
+        tasks[name] = {**tasks.get(own.pop("like", ""), {}), **own}
     found = read_rows(rows) if rows.exists() else []
-    return Screening(asked["tasks"], asked["candidates"], {row.key: row for row in found})
+    return Screening(tasks, asked["candidates"], {row.key: row for row in found})
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -140,7 +157,7 @@ def plan(
     screening: Screening, task: str, candidate: str, split: str, lr: float, seed: int, out: Path
 ) -> Task:
     """The run of one row. A trial does not look at the test set, a winner holds nothing out."""
-    values = {k: v for k, v in screening.tasks[task].items() if k != "metric"}
+    values = screening.values(task, out)
     values |= {"val_size": 0} if split == "test" else {"test_size": UNUSED_TEST}
     optimizer, settings = grammar.parse(screening.candidates[candidate]["spec"])
     values |= {"optimizer": optimizer, "settings": {**settings, "lr": lr}, "seed": seed}
@@ -183,19 +200,32 @@ def _row(key: tuple[str, str, str, float, int], task: Task) -> Row | None:
     return Row(*key, *scores, f"{task.recipe.optimizer}:{text}")
 
 
+def pretrain(screening: Screening, task: str, out: Path, executor: ExecutorChoice) -> None:
+    """Train what the runs of a fine-tuning task start from, once."""
+    if "pretrained" not in screening.tasks[task]:
+        return
+    values = screening.values(task, out) | screening.tasks[task]["pretrained"]
+    optimizer, settings = grammar.parse(values.pop("optimizer"))
+    values |= {"optimizer": optimizer, "settings": settings, "val_size": 0, "start": None}
+    first = Task(f"{task} before", resolve(values), out / task / "pretrained")
+    if failures := run_tasks([first], executor, RunOptions()):
+        raise LabError(failures[0])
+
+
 def main() -> None:
     """Train the trials, then the winners."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", default="convnet,gpt")
+    parser.add_argument("--tasks", default=",".join(read_screening(TASKS, RESULTS).tasks))
     parser.add_argument("--candidates", help="part of a label; default: all")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--out", type=Path, default=Path("runs/screening"))
     asked = parser.parse_args()
-    screening = read_screening(HERE / "screening.toml", RESULTS)
+    screening = read_screening(TASKS, RESULTS)
     executor = ExecutorChoice(jobs=asked.jobs)
-    names = [n for n in screening.candidates if (asked.candidates or "").lower() in n.lower()]
     try:
         for task in asked.tasks.split(","):
+            names = screening.names(task, asked.candidates or "")
+            pretrain(screening, task, asked.out, executor)
             while trials := [
                 (task, name, "val", lr, TUNING_SEED)
                 for name in names

@@ -24,7 +24,7 @@ from torch import Tensor
 from lpsgd import _checks as checks
 from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd._compat import replicated
-from lpsgd._dtensor import is_sharded
+from lpsgd._dtensor import is_sharded, local_part
 from lpsgd._foreach import scalar
 from lpsgd._schatten import by_eigenvalues, by_products, lp_matrix_direction
 from lpsgd.geometry import Exponent
@@ -251,17 +251,16 @@ def _matrix_step(
         rows = torch.stack([_unsharded(some[3]) for some in batch])
         rows = rows.lerp(u.square().mean(-1, True), 1 - beta2)
         for some, v in zip(batch, rows, strict=True):
-            _local_copy(some[3], v)
+            local_part(some[3]).copy_(_part_of(v, some[3]))
         u = _rescaled_rows(u, rows / (1 - beta2**count), group["eps"])
     if group["cautious"]:
         agree = (u * g > 0).to(u.dtype)
         u = u * (agree / agree.mean((-2, -1), keepdim=True).clamp(min=_LEAST_SHARE))
     keep = 1 - lr * group["weight_decay"]
     for (param, _, momentum, _), new_m, step in zip(batch, m, u * -lr, strict=True):
-        _local_copy(momentum, new_m)
-        theta = _unsharded(param)
-        moved = theta.to(step.dtype) * keep + step.view(theta.shape)
-        _local_copy(param, moved)
+        local_part(momentum).copy_(_part_of(new_m, momentum))
+        theta = local_part(param)
+        theta.copy_(theta.to(step.dtype) * keep + _part_of(step, param))
 
 
 def _rescaled_rows(u: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
@@ -304,11 +303,7 @@ def _unsharded(tensor: Any) -> Tensor:
     return full
 
 
-def _local_copy(target: Any, whole: Tensor) -> None:
-    """Write a whole tensor; of a DTensor the part that lies here, without a message."""
-    whole = whole.view(target.shape)
-    if not is_sharded(target):
-        target.copy_(whole)
-        return
-    copy = replicated(whole.to(target.dtype), target.device_mesh)
-    target.to_local().copy_(copy.redistribute(placements=target.placements).to_local())
+def _part_of(whole: Tensor, like: Any) -> Tensor:
+    """Of a whole tensor, the part that lies here of ``like``, without a message."""
+    whole = whole.view(like.shape)
+    return local_part(replicated(whole, like.device_mesh), like) if is_sharded(like) else whole

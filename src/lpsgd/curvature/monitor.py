@@ -218,14 +218,17 @@ class CurvatureMonitor:
         if self._announced:
             return
         self._announced = True
-        # Timing is collective when the data is distributed: every process takes part.
-        cost = measure_cost(operator, total, self.lanczos)
         layers = f", {len(blocks)} layers" if blocks else ""
+        probes = "1 probe" if self.probes == 1 else f"{self.probes} probes"
+        # before the timing, which takes as long as two products and may be minutes
         self.say(
             f"curvature: {operator.shape[0]:,} parameters, {operator.samples:,} samples, "
-            f"{self.probes} probes of {self.lanczos} Lanczos steps{layers}: {cost} "
-            "for each measurement"
+            f"{probes} of {self.lanczos} Lanczos steps{layers}: {total} products for each "
+            "measurement; timing one"
         )
+        # Timing is collective when the data is distributed: every process takes part.
+        cost = measure_cost(operator, total, self.lanczos)
+        self.say(f"curvature: each measurement takes {cost}")
 
     def say(self, text: str) -> None:
         """Print a line; override this and :meth:`progress` to show them elsewhere."""

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import learning_curve
+from lpsgd.lab.labels import fold
 from lpsgd.lab.report.document import Cell
 from lpsgd.lab.report.style import TEXT, canvas, legend_below, save_figure, series_styles
 from lpsgd.lab.store.run_record import RunRecord
@@ -22,6 +23,7 @@ Groups = Mapping[str, Sequence[RunRecord]]
 """The runs of each optimizer, by its label."""
 
 CURVE_COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
+_LEGEND_WIDTH = 28  # characters
 _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 
@@ -62,7 +64,7 @@ def draw_curves(
             [point.mean for point in curve.points],
             color=colour,
             ls=dash,
-            label=label.replace("p_max", r"$p_{\max}$"),
+            label=fold(label, _LEGEND_WIDTH).replace("p_max", r"$p_{\max}$"),
             marker="o" if len(epochs) == 1 else "",
             ms=4,
         )

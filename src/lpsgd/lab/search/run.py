@@ -137,7 +137,7 @@ class _Runner:
         """Train the trials that this process has claimed, log their scores, and release them."""
         try:
             # another process may have logged a score just before the claim
-            known = {label: self.log.scores(label) for label, _ in mine}
+            known = {label: self.log.scores(label) for label in {label for label, _ in mine}}
             trials = [
                 (label, request.number)
                 for label, request in mine

@@ -362,3 +362,24 @@ def test_real_cifar10_at_half_its_size(cifar10_root):
     assert torch.equal(labels, same)
     halved = torch.nn.functional.avg_pool2d(large, 2)
     assert (images - halved).abs().max() < 0.5 / 255 / 0.24  # half a step of a byte
+
+
+def test_some_classes_are_numbered_anew():
+    images = cifar.ImageSet(torch.arange(7).view(7, 1, 1, 1), torch.tensor([0, 3, 5, 3, 1, 0, 5]))
+    found = cifar.of_classes(images, [5, 3])
+    assert found.images.flatten().tolist() == [1, 2, 3, 6]
+    assert found.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_real_cifar10_with_half_of_its_classes(cifar10_root):
+    data = load("cifar10", root=cifar10_root, classes=[5, 6, 7, 8, 9], train_size=500)
+    assert data.classes == 5
+    labels = torch.cat([labels for _, labels in data.train.plain()])
+    assert torch.bincount(labels).tolist() == [100] * 5
+    assert data.test.size == 5000
+
+
+@pytest.mark.parametrize("classes", [[], [0, 0], [10], ["a"], "cats", [-1]])
+def test_wrong_classes_are_named(classes, cifar10_root):
+    with pytest.raises(UserError, match="classes is .*; allowed: a list of different numbers"):
+        load("cifar10", root=cifar10_root, classes=classes)
