@@ -51,9 +51,9 @@ BAD_MOMENTUM: list[tuple[str, Any, str]] = [
     (
         "state_dtype",
         torch.int32,
-        "state_dtype must be None or a floating-point torch.dtype, got torch.int32",
+        "state_dtype must be None, torch.int8 or a floating-point torch.dtype, got torch.int32",
     ),
-    ("state_dtype", "bf16", "state_dtype must be None or a floating-point torch.dtype, got 'bf16'"),
+    ("state_dtype", "bf16", "state_dtype must be None, torch.int8 or a floating-point torch.dtype"),
 ]
 CASES = [(cls, *case) for cls in (LPSGD, LPSGDM) for case in BAD] + [
     (LPSGDM, *case) for case in BAD_MOMENTUM

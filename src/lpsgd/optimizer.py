@@ -23,7 +23,9 @@ from torch.nn.parameter import is_lazy
 from lpsgd import _checks as checks
 from lpsgd import geometry
 from lpsgd._base import COMMON_CHECKS, DEFAULT_P, Group, LpOptimizer
-from lpsgd._descent import demand_fused, lp_descent
+from lpsgd._descent import coded_descent, demand_fused, lp_descent
+from lpsgd._dtensor import are_plain
+from lpsgd._eight_bits import new_scales
 from lpsgd._foreach import (
     real,
 )
@@ -128,23 +130,24 @@ class LPSGD(LpOptimizer):
         p: Exponent | None,
     ) -> None:
         assert p is not None
-        lp_descent(
-            params,
-            grads,
-            buffers[0] if buffers else None,
-            p=p,
-            lr=group["lr"],
-            momentum=group.get("momentum", 0.0),
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            normalize=group["normalize"],
-            maximize=group["maximize"],
-            foreach=group["foreach"],
-            fused=group["fused"],
-            capturable=group["capturable"],
-            differentiable=group["differentiable"],
-            count=step,
-        )
+        settings = {
+            "p": p,
+            "lr": group["lr"],
+            "momentum": group.get("momentum", 0.0),
+            "weight_decay": group["weight_decay"],
+            "eps": group["eps"],
+            "normalize": group["normalize"],
+            "maximize": group["maximize"],
+            "foreach": group["foreach"],
+            "fused": group["fused"],
+            "capturable": group["capturable"],
+            "differentiable": group["differentiable"],
+            "count": step,
+        }
+        if len(buffers) == 2:
+            coded_descent(params, grads, *buffers, **settings)
+        else:
+            lp_descent(params, grads, buffers[0] if buffers else None, **settings)
 
 
 class LPSGDM(LPSGD):
@@ -174,7 +177,9 @@ class LPSGDM(LPSGD):
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
             else the parameter's own. ``torch.bfloat16`` halves its memory: it is then rounded
             stochastically, and so are bfloat16 parameters, which keeps steps and decay far below
-            their spacing right on average.
+            their spacing right on average. ``torch.int8`` takes a little more than 1 byte for each
+            parameter: codes and a scale for each block of 256, rounded stochastically too, in
+            tensors of 4096 elements or more. A step then decodes one tensor after the other.
         normalize: sets the length of each tensor's step. ``None``: as in the paper. ``"dual"``:
             restores the factor ||x||_q^rho that the paper drops, so that the step is exact
             steepest descent as eps -> 0. ``"rms"``: unit root mean square, so that one learning
@@ -207,7 +212,7 @@ class LPSGDM(LPSGD):
     _checks: ClassVar = {
         **_CHECKS,
         "momentum": checks.fraction,
-        "state_dtype": checks.floating_dtype,
+        "state_dtype": checks.floating_dtype_or_int8,
     }
 
     def __init__(
@@ -248,4 +253,31 @@ class LPSGDM(LPSGD):
         )
 
     def _buffer_names(self, group: Group) -> tuple[str, ...]:
-        return ("momentum_buffer",) if group["momentum"] != 0 else ()
+        if group["momentum"] == 0:
+            return ()
+        coded = group.get("state_dtype") is torch.int8
+        return ("momentum_buffer", "momentum_scale") if coded else ("momentum_buffer",)
+
+    def _new_buffer(self, name: str, param: Tensor, group: Group) -> Tensor:
+        """As everywhere, but in 8 bits a tensor of codes and one of the blocks' scales."""
+        if group["state_dtype"] is not torch.int8:
+            return super()._new_buffer(name, param, group)
+        if not are_plain([param]):
+            raise TypeError(
+                f"state_dtype=torch.int8 takes plain tensors, and a parameter is a "
+                f"{type(param).__name__}; state_dtype=torch.bfloat16 takes it"
+            )
+        scales = new_scales(real(param.detach()).numel(), param.device)
+        if name == "momentum_scale":
+            return scales
+        return super()._new_buffer(
+            name, param, {"state_dtype": torch.int8 if len(scales) else None}
+        )
+
+    def _check_group(self, group: Group) -> None:
+        super()._check_group(group)
+        if group.get("state_dtype") is torch.int8 and group.get("differentiable"):
+            raise ValueError(
+                "state_dtype=torch.int8 and differentiable=True exclude each other: autograd "
+                "cannot see through codes"
+            )
