@@ -61,7 +61,7 @@ def load(
 
 
 def _class_numbers(classes: Sequence[int], total: int) -> list[int]:
-    numbers = list(classes) if isinstance(classes, list | tuple) else [classes]
+    numbers = list(classes) if isinstance(classes, list | tuple) else []
     whole = all(isinstance(n, int) and 0 <= n < total for n in numbers)
     if not whole or len(set(numbers)) < len(numbers) or not numbers:
         raise UserError(
