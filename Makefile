@@ -8,7 +8,7 @@ READY_ALL := $(VENV)/.ready-all
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-integrations docs dist lint format clean
+.PHONY: help setup demo test test-all test-integrations fuzz docs dist lint format clean
 
 help:            ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test-all: $(READY_ALL)  ## run the tests, the slow ones too, and ask for coverag
 
 test-integrations: $(READY_ALL)  ## run the tests with JAX, transformers, accelerate and Lightning
 	$(PYTEST) tests/integrations
+
+MINUTES ?= 10
+fuzz: $(READY)   ## random input and random kills, for MINUTES=60 or as long as you like
+	$(BIN)/python scripts/fuzz.py --minutes $(MINUTES)
 
 docs: $(READY_ALL)  ## build the site in site/
 	$(BIN)/mkdocs build --strict

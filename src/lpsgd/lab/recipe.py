@@ -33,15 +33,19 @@ class Recipe(BaseModel):
     data: dict[str, Any] = Field(
         default_factory=dict, description="Options of the data set, such as `path` for text."
     )
-    train_size: int | None = Field(None, gt=0, description="Use a stratified subset of this size.")
-    val_size: int = Field(0, ge=0, description="Images held out of the training set.")
-    test_size: int | None = Field(None, gt=0, description="Use this many test images.")
+    train_size: int | None = Field(
+        None, gt=0, lt=2**31, description="Use a stratified subset of this size."
+    )
+    val_size: int = Field(0, ge=0, lt=2**31, description="Images held out of the training set.")
+    test_size: int | None = Field(None, gt=0, lt=2**31, description="Use this many test images.")
     augment: bool = Field(True, description="Augment training images.")
 
     model: str = Field(
         "mlp", description="Network: mlp, vgg11, vgg11_plain, resnet18, resnet50, gpt."
     )
-    width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
+    width: int | None = Field(
+        None, gt=0, le=2**20, description="Channels of the first layer; default 64."
+    )
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(
@@ -53,9 +57,11 @@ class Recipe(BaseModel):
     closure: bool = Field(False, description="Call `step(closure)`, as SAM needs.")
     create_graph: bool = Field(False, description="Make gradients differentiable, as Sophia needs.")
 
-    epochs: int = Field(20, gt=0, description="Passes over the training set.")
-    batch_size: int = Field(128, gt=0, description="Examples in one optimizer step.")
-    accumulate: int = Field(1, gt=0, description="Parts in which a batch goes through the network.")
+    epochs: int = Field(20, gt=0, lt=2**31, description="Passes over the training set.")
+    batch_size: int = Field(128, gt=0, lt=2**31, description="Examples in one optimizer step.")
+    accumulate: int = Field(
+        1, gt=0, lt=2**31, description="Parts in which a batch goes through the network."
+    )
     lr_schedule: Literal["cosine", "constant"] = Field("cosine", description="After the warm-up.")
     warmup_epochs: float = Field(1.0, ge=0, description="Epochs of linear learning-rate warm-up.")
     lr_end: float = Field(0.0, ge=0, le=1, description="Final learning rate / peak (cosine).")
@@ -66,11 +72,14 @@ class Recipe(BaseModel):
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Autocast precision.")
     compile: bool = Field(False, description="Use torch.compile.")
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto takes a GPU if present.")
-    threads: int = Field(1, gt=0, description="CPU threads of a run; they change rounding.")
+    threads: int = Field(
+        1, gt=0, le=4096, description="CPU threads of a run; they change rounding."
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="Of weights, batches and augmentation.")
     train_eval_every: int = Field(
         0,
         ge=0,
+        lt=2**31,
         description="Epochs between scores on the whole training set (and at the end); 0 never.",
     )
 
@@ -132,6 +141,8 @@ def _plain(name: str, value: Any) -> Any:
         return float(value)
     if isinstance(value, tuple | list):
         return [_plain(name, item) for item in value]
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{name} has more than 64 bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(f"{name}={value!r} is not a number, a string, true, false or a list of them")

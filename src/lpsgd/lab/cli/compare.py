@@ -50,7 +50,7 @@ def compare(
         ),
     ] = None,
     allow_import: AllowImport = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Number of seeds: 0, 1, ...")] = 3,
     reference: Annotated[
         str | None,
         typer.Option(help="The optimizer that others are tested against. [default: the first]"),

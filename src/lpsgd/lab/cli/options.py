@@ -26,7 +26,7 @@ Root = Annotated[
 RecipeFile = Annotated[
     Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
+Workers = Annotated[int, typer.Option(min=0, max=1024, help="Processes that decode images.")]
 SaveSeconds = Annotated[
     float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
 ]
@@ -100,7 +100,9 @@ _EXECUTOR_OPTIONS = (
     _executor_option(
         "executor", str, "local: processes of this machine. ray: a Ray cluster.", default="local"
     ),
-    _executor_option("jobs", int | None, "local: runs at once. [default: cores / threads]", min=1),
+    _executor_option(
+        "jobs", int | None, "local: runs at once. [default: cores / threads]", min=1, max=1024
+    ),
     _executor_option(
         "address",
         str | None,

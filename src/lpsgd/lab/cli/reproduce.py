@@ -43,7 +43,8 @@ def reproduce(
         str | None, typer.Option(help="Of tables and figures, only these: resnet18,vgg11.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds of each run. [default: 3; smoke 2]")
+        int | None,
+        typer.Option(min=1, max=100_000, help="Seeds of each run. [default: 3; smoke 2]"),
     ] = None,
     choose: Annotated[
         list[str] | None,

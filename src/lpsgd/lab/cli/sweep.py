@@ -45,7 +45,9 @@ def sweep(
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Of each optimizer. [default: the size of the smallest grid; 20 without]"
+            min=1,
+            max=100_000,
+            help="Of each optimizer. [default: the size of the smallest grid; 20 without]",
         ),
     ] = None,
     pruner: Annotated[
@@ -61,11 +63,15 @@ def sweep(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the search.")] = 0,
     train_seed: Annotated[
         int,
-        typer.Option(min=0, help="Of every trial's weights, batches and validation split."),
+        typer.Option(
+            min=0, max=2**30, help="Of every trial's weights, batches and validation split."
+        ),
     ] = 1000,
     seeds: Annotated[
         int,
-        typer.Option(min=1, help="Runs of each trial, from --train-seed on; their mean counts."),
+        typer.Option(
+            min=1, max=100_000, help="Runs of each trial, from --train-seed on; their mean counts."
+        ),
     ] = 1,
     storage: Annotated[
         str | None,

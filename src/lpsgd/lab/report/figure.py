@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.report.document import Cell
-from lpsgd.lab.report.style import TEXT, canvas, save_figure, series_styles
+from lpsgd.lab.report.style import TEXT, canvas, literal, save_figure, series_styles
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def draw_curves(
             [point.mean for point in curve.points],
             color=colour,
             ls=dash,
-            label=label.replace("p_max", r"$p_{\max}$"),
+            label=literal(label).replace("p_max", r"$p_{\max}$"),
             marker="o" if len(epochs) == 1 else "",
             ms=4,
         )
