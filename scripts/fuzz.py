@@ -26,9 +26,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
 )
 
-import lpsgd
-from tests.lab.fuzz.fuzzers import FUZZERS, run_case
-from tests.lab.fuzz.kills import KILLERS
+import lpsgd  # noqa: E402
+from tests.lab.fuzz.fuzzers import FUZZERS, run_case  # noqa: E402
+from tests.lab.fuzz.kills import KILLERS  # noqa: E402
 
 _TURN = 10.0  # seconds that each fuzzer has between two kill tests
 
