@@ -1,12 +1,14 @@
-"""Shared by all tests: one thread, no drift, and nothing left behind."""
+"""Shared by all tests: one thread, no drift, nothing left behind, and a browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".coverage")
+HELPERS = ("resource_tracker", "multiprocessing.forkserver", "_inductor/compile_worker")
 OWNER = "PYTEST_OWNER"  # in the environment of every process that these tests start
 
 
@@ -44,6 +47,21 @@ def _nothing_left_behind() -> Iterator[None]:
     assert not left, f"tests left processes behind: {left}"
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real, headless browser."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser")
+    if executable is None:
+        pytest.skip("the page tests need the program chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    arguments += ["--disable-component-update", "--disable-sync", "--no-first-run"]
+    with playwright.sync_playwright() as api:
+        browser = api.chromium.launch(executable_path=executable, args=arguments)
+        yield browser
+        browser.close()
+
+
 def _new_files() -> set[str]:
     """What git does not track in the checkout, but for caches."""
     command = ["git", "status", "--porcelain", "--ignored", "--untracked-files=all"]
@@ -61,8 +79,8 @@ def _descendants() -> dict[str, str]:
             command = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
         except OSError:  # it has ended, or is somebody else's
             continue
-        # Python's own helpers of multiprocessing live as long as the process that they help
-        helper = "resource_tracker" in command or "multiprocessing.forkserver" in command
+        # these live as long as the process that they help
+        helper = any(name in command for name in HELPERS)
         if f"{OWNER}={os.getpid()}" in environment and not helper:
             test = [entry for entry in environment if entry.startswith("PYTEST_CURRENT_TEST=")]
             found[f"{process.name}: {command.strip()}"] = "".join(test)

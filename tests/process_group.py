@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from lpsgd._compat import TORCH
 
 
 def in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -36,3 +40,18 @@ def _work(
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def distributed_tensor() -> ModuleType:
+    """The module of DTensor, which is slow to import."""
+    return importlib.import_module(f"torch.distributed.{'_' * (TORCH < (2, 5))}tensor")
+
+
+def fully_shard(model: Any, **settings: Any) -> Any:
+    """FSDP2, wherever this torch keeps it; before 2.6 as a prototype that returns nothing."""
+    if TORCH < (2, 6):
+        from torch.distributed._composable.fsdp import fully_shard as shard
+    else:
+        from torch.distributed.fsdp import fully_shard as shard
+    shard(model, **settings)
+    return model

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from lpsgd import LPSGD, LPSGDM, CosineP
 from lpsgd.geometry import gradient_density
-from tests.process_group import in_processes
+from tests.process_group import distributed_tensor, in_processes
 
 # With 2 and 3 processes: even and uneven parts, empty ones (fewer rows than processes), a scalar
 # that all have, and convolution kernels.
@@ -66,8 +67,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 def cutters() -> dict[str, Any]:
     """The ways in which this process group can hold a tensor."""
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
-
+    tensor = distributed_tensor()
+    Replicate, Shard, distribute_tensor = tensor.Replicate, tensor.Shard, tensor.distribute_tensor
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     return {
         "rows": lambda t: distribute_tensor(t, mesh, [Shard(0)] if t.ndim else [Replicate()]),

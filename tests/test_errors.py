@@ -14,6 +14,7 @@ from torch import nn
 from lpsgd import LPSGD, LPSGDM, ConstantP, CosineP, PScheduler, param_groups
 from lpsgd._base import LpOptimizer
 from tests.optimizer_problem import arrays, gradients, largest_error, run, start
+from tests.torch_versions import needs_torch
 
 BAD: list[tuple[str, Any, str]] = [
     ("lr", -1.0, "lr must be a finite number >= 0, got -1.0"),
@@ -50,9 +51,9 @@ BAD_MOMENTUM: list[tuple[str, Any, str]] = [
     (
         "state_dtype",
         torch.int32,
-        "state_dtype must be None or a floating-point torch.dtype, got torch.int32",
+        "state_dtype must be None, torch.int8 or a floating-point torch.dtype, got torch.int32",
     ),
-    ("state_dtype", "bf16", "state_dtype must be None or a floating-point torch.dtype, got 'bf16'"),
+    ("state_dtype", "bf16", "state_dtype must be None, torch.int8 or a floating-point torch.dtype"),
 ]
 CASES = [(cls, *case) for cls in (LPSGD, LPSGDM) for case in BAD] + [
     (LPSGDM, *case) for case in BAD_MOMENTUM
@@ -192,6 +193,53 @@ def test_param_groups() -> None:
         param_groups(model, -1)
 
 
+class Mixed(nn.Module):
+    """One of each kind; the head shares its weight with the embedding."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.kernel = nn.Conv1d(4, 4, 3)
+        self.batch_norm = nn.BatchNorm1d(4)
+        self.inner = nn.Linear(4, 4)
+        self.gain = nn.Parameter(torch.ones(4))
+        self.classes = nn.Linear(4, 5)
+        if tied:
+            self.classes.weight = self.table.weight
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_param_groups_of_every_kind(tied: bool) -> None:
+    kinds = ("embeddings", "head", "norms", "biases", "convolutions")
+    settings = {kind: {"lr": float(number)} for number, kind in enumerate(kinds, start=1)}
+    settings["head"]["weight_decay"] = 0.5
+    groups = param_groups(Mixed(tied), 0.1, lr=0.3, **settings)
+    found = {
+        name: (group.get("kind"), group["lr"], group["weight_decay"])
+        for group in groups
+        for name in group["param_names"]
+    }
+    expected = {
+        "inner.weight": (None, 0.3, 0.1),
+        "gain": (None, 0.3, 0.0),
+        "table.weight": ("embeddings", 1.0, 0.1),
+        "classes.weight": ("head", 2.0, 0.5),
+        "classes.bias": ("head", 2.0, 0.5),
+        "batch_norm.weight": ("norms", 3.0, 0.0),
+        "batch_norm.bias": ("norms", 3.0, 0.0),
+        "kernel.bias": ("biases", 4.0, 0.0),
+        "inner.bias": ("biases", 4.0, 0.0),
+        "kernel.weight": ("convolutions", 5.0, 0.1),
+    }
+    if tied:
+        del expected["classes.weight"]
+    assert found == expected
+    LPSGDM(groups, total_steps=3)
+    with pytest.raises(TypeError, match="head must be None or a dict of settings such as lr, got"):
+        param_groups(Mixed(tied), head=0.1)
+
+
+@needs_torch(2, 6, "torch.optim takes named parameters from there")
 def test_named_parameters_are_accepted() -> None:
     model = nn.Linear(2, 2)
     optimizer = LPSGDM(model.named_parameters(), p=CosineP(6, total_steps=5))

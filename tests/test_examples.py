@@ -12,6 +12,9 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.process_group import in_processes
+from tests.torch_versions import needs_torch
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -102,3 +105,46 @@ def test_the_optimizers_of_gpt_get_the_same_start_and_batches(
     data = gpt.load("text", context=8, batch_size=4, test_size=4, val_size=4)
     curves = [gpt.train(name, 0.0, 2, data) for name in gpt.LEARNING_RATES]
     assert curves[0] == curves[1] == curves[2]  # without a step all are the same network
+
+
+@pytest.mark.parametrize("name", ["lpsgdm", "lpmuon", "adamw"])
+def test_nanogpt(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 20)
+    sizes = ["--context", "8", "--width", "16", "--layers", "1", "--batch", "8"]
+    nanogpt = example("nanogpt", monkeypatch)
+    losses = nanogpt.main(["--text", str(text), "--optimizer", name, "--steps", "60", *sizes])
+    assert len(losses) == 60
+    assert losses[-1] < 0.8 * losses[0]  # from log(28) = 3.3
+
+
+def test_image_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Red and blue squares, which a network of four channels tells apart."""
+    image = pytest.importorskip("PIL.Image")
+    for color in ("red", "blue"):
+        (tmp_path / color).mkdir()
+        for number in range(80):
+            picture = image.new("RGB", (9 + number % 3, 8), color)
+            picture.save(tmp_path / color / f"{number}.png")
+    folder = example("image_folder", monkeypatch)
+    score = folder.main([str(tmp_path), "--epochs", "6", "--size", "8", "--width", "4"])
+    assert score == 1.0
+
+
+def losses_with_fsdp2(folder: str) -> list[float]:
+    """Straight through, stopped, and resumed."""
+    sys.path.insert(0, str(EXAMPLES))
+    fsdp2 = importlib.import_module("fsdp2")
+    runs = [("whole", None), ("parts", 6), ("parts", None)]
+    return [fsdp2.train(Path(folder, name), 12, stop) for name, stop in runs]
+
+
+@pytest.mark.slow
+@needs_torch(2, 6, "fully_shard on a CPU")
+def test_fsdp2_resumes_and_is_one_process(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    (one,) = in_processes(1, losses_with_fsdp2, str(folders[0]))
+    two, other = in_processes(2, losses_with_fsdp2, str(folders[1]))
+    assert two == other
+    assert two[2] == two[0] != two[1]
+    assert two == pytest.approx(one, rel=1e-4)

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from lpsgd import LPSGD, LPSGDM, CosineP, _descent, fused, geometry, optimizer
 from lpsgd import _rounding as rounding
+from tests.process_group import distributed_tensor
 
 SOURCE = Path(fused.__file__).with_name("fused.c")
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
@@ -413,10 +415,8 @@ def test_dtensor_parameters(tmp_path):
         "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
     )
     try:
-        from torch.distributed.tensor import distribute_tensor, init_device_mesh
-
         mesh = init_device_mesh("cpu", (1,))
-        param = torch.nn.Parameter(distribute_tensor(torch.ones(4), mesh))
+        param = torch.nn.Parameter(distributed_tensor().distribute_tensor(torch.ones(4), mesh))
         assert chosen([param]) == "_multi_tensor"
         with pytest.raises(RuntimeError, match="a parameter is a DTensor"):
             LPSGDM([param], fused=True)

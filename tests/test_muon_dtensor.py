@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from lpsgd import LinearAlpha, LPMuon, param_groups
-from tests.process_group import in_processes
+from tests.process_group import fully_shard, in_processes
 from tests.test_dtensor import assert_close, cutters, whole
 
 # Even and uneven parts, an empty one (one row, two processes), vectors, a scalar and a kernel.
@@ -93,8 +94,6 @@ def resumed_by_dcp(folder: str, rows: bool) -> tuple[list[Tensor], list[Tensor]]
     """FSDP2 straight through, and stopped, saved by parts and loaded into a new model."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import init_device_mesh
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 

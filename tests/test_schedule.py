@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpsgd import LPSGDM, ConstantP, CosineP, LinearAlpha, LinearP, PScheduler
+from lpsgd import LPSGD, LPSGDM, ConstantP, CosineP, LinearAlpha, LinearP, PScheduler
 from tests.oracles import lp
 
 SCHEDULES = [
@@ -265,3 +266,66 @@ def test_the_warning_finds_the_user_behind_an_lr_scheduler() -> None:
             optimizer.step()
             scheduler.step()
     assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize("cls", [LPSGD, LPSGDM])
+def test_total_steps_is_short_for_the_cosine(cls: Any) -> None:
+    short, long = (
+        cls([parameter()], lr=0.1, total_steps=7),
+        cls([parameter()], lr=0.1, p=CosineP(6, total_steps=7)),
+    )
+    assert repr(short) == repr(long)
+    assert short.state_dict()["param_groups"] == long.state_dict()["param_groups"]
+    assert cls([parameter()], p=4, total_steps=7).param_groups[0]["p_schedule"] == CosineP(
+        4, total_steps=7
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"p": CosineP(6, total_steps=9)}, "total_steps=7 makes a schedule .* p is CosineP"),
+        ({"p": torch.tensor(6.0)}, "total_steps=7 makes a schedule that starts at the number p"),
+        ({"p": 1.5}, "p must be a number from 2 to inf, got 1.5"),
+        ({"total_steps": 0}, "total_steps must be a whole number >= 1, got 0"),
+    ],
+)
+def test_total_steps_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LPSGDM([parameter()], **{"total_steps": 7, **settings})
+
+
+def steps_with(**settings: Any) -> LPSGDM:
+    weights = parameter()
+    optimizer = LPSGDM([weights], **settings)
+    for _ in range(2):
+        weights.grad = torch.ones(3)
+        optimizer.step()
+    return optimizer
+
+
+def test_a_p_that_was_not_given_and_stays_is_warned_of_once() -> None:
+    with pytest.warns(UserWarning, match="LPSGDM was given neither p nor total_steps") as seen:
+        steps_with(lr=0.1)
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "settings", [{"p": 6.0}, {"total_steps": 5}, {"p": CosineP(6, total_steps=5)}]
+)
+def test_a_p_that_was_given_is_not_warned_of(settings: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steps_with(lr=0.1, **settings)
+
+
+def test_neither_is_one_that_a_p_scheduler_moves_nor_one_of_a_group() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weights = parameter()
+        weights.grad = torch.ones(3)
+        optimizer = LPSGDM([weights], lr=0.1)
+        PScheduler(optimizer, CosineP(6, total_steps=5))
+        optimizer.step()
+        LPSGDM([{"params": [weights], "p": 6.0}], lr=0.1).step()

@@ -18,6 +18,7 @@ from lpsgd.peers import Signum
 from lpsgd.transform import LpGradient
 from tests.oracles import peers as oracles
 from tests.peers.quadratic_walks import largest_difference, parameters, walk
+from tests.torch_versions import needs_torch
 
 STEPS = 60
 INF = float("inf")
@@ -388,6 +389,7 @@ def test_complex_gradients_are_pairs_of_reals() -> None:
     assert torch.allclose(param.detach(), 1 - torch.tensor([2 - 3j, 0.5j], dtype=torch.complex128))
 
 
+@needs_torch(2, 6, "the Adam inside cannot be differentiated twice before")
 def test_autograd_sees_the_scaling() -> None:
     def end(lr: Tensor, start: Tensor) -> Tensor:
         param = start.clone()

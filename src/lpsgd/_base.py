@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 from lpsgd import _checks as checks
+from lpsgd._compat import check_graph_capture
 from lpsgd._dtensor import are_plain
 from lpsgd._foreach import real
 from lpsgd._origin import refuse_foreign_state
@@ -31,6 +32,9 @@ from lpsgd.schedule import (
 )
 
 Group: TypeAlias = dict[str, Any]
+
+# The p of a rule that is to be annealed. Known by being this very object, as no other 6.0 is.
+DEFAULT_P = float("6")
 
 # What stays as constructed on load: how a step is run, and the schedule (see _settle_p).
 _AS_CONSTRUCTED = ("foreach", "fused", "capturable", "differentiable", "p", "p_schedule")
@@ -200,7 +204,7 @@ class LpOptimizer(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss.
         """
-        self._accelerator_graph_capture_health_check()
+        check_graph_capture(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -291,6 +295,8 @@ class LpOptimizer(Optimizer):
             p: Exponent = group["p"]
             # an optimizer that LpGradient wraps meets a p that is no setting of its own
             self._checks.get("p", checks.exponent_or_schedule)("p", p)
+            if p is DEFAULT_P:
+                self._warn_constant()
             return p
         count = int(step)
         group["p"] = self._exponent_at(schedule, count)
@@ -309,6 +315,17 @@ class LpOptimizer(Optimizer):
             return p.copy_(value) if isinstance(value, Tensor) else p.fill_(value)
         group["p"] = value
         return value
+
+    def _warn_constant(self) -> None:
+        if getattr(self, "_warned_constant", False):
+            return
+        self._warned_constant = True
+        warnings.warn(
+            f"{type(self).__name__} was given neither p nor total_steps, so that p stays at 6: the "
+            "paper's method lowers it to 2. Give total_steps=N, the number of optimizer steps in "
+            "the whole run, or p=6.0 if it is to stay",
+            stacklevel=_stacklevel_of_user(),
+        )
 
     def _warn_past_end(self, schedule: PFunction, count: int) -> None:
         end = schedule.end if isinstance(schedule, Schedule) else None

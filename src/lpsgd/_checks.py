@@ -119,14 +119,20 @@ def optional_flag(name: str, value: object) -> None:
         _fail(name, value, "True, False or None")
 
 
-def floating_dtype(name: str, value: object) -> None:
+def floating_dtype(name: str, value: object, *, other: str = "") -> None:
     """``value`` is None or a floating-point dtype; torch computes in none of 8 bits."""
     if value is None:
         return
     if not (isinstance(value, torch.dtype) and value.is_floating_point):
-        _fail(name, value, "None or a floating-point torch.dtype")
+        _fail(name, value, f"None{other} or a floating-point torch.dtype")
     elif value.itemsize < 2:
-        _fail(name, value, "None or a floating-point torch.dtype of at least 16 bits")
+        _fail(name, value, f"None{other} or a floating-point torch.dtype of at least 16 bits")
+
+
+def floating_dtype_or_int8(name: str, value: object) -> None:
+    """``value`` is None, ``torch.int8`` or a floating-point dtype."""
+    if value is not torch.int8:
+        floating_dtype(name, value, other=", torch.int8")
 
 
 def one_of(*allowed: object) -> Check:

@@ -18,6 +18,7 @@ from lpsgd import fused as fused_kernel
 from lpsgd import geometry
 from lpsgd._bucket import Bucket, blocks, update_dtype
 from lpsgd._dtensor import are_plain
+from lpsgd._eight_bits import decoded, encode_into
 from lpsgd._foreach import (
     any_negative,
     as_number,
@@ -79,6 +80,32 @@ def lp_descent(
         differentiable=differentiable,
         count=count,
     )
+
+
+def coded_descent(
+    params: list[Tensor],
+    grads: list[Tensor],
+    codes: list[Tensor],
+    scales: list[Tensor],
+    *,
+    count: Tensor,
+    **settings: Any,
+) -> None:
+    """:func:`lp_descent` with momentum in 8 bits: decoded, stepped and coded tensor by tensor.
+
+    What has no scales is too small to be coded, and stepped together as ever.
+    """
+    small = [index for index, scale in enumerate(scales) if not len(scale)]
+    if small:
+        lists = ([tensors[index] for index in small] for tensors in (params, grads, codes))
+        lp_descent(*lists, count=count, **settings)
+    look = not (settings["capturable"] or torch.compiler.is_compiling())
+    for index, scale in enumerate(scales):
+        if len(scale):
+            key = noise_key(int(count) if look else count, index, MOMENTUM)
+            m = decoded(codes[index], scale)
+            lp_descent([params[index]], [grads[index]], [m], count=count, **settings)
+            encode_into(codes[index], scale, m, key)
 
 
 def _rounds_stochastically(buffer: Tensor | None) -> bool:

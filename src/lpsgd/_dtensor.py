@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lpsgd._compat import replicated
+
 # Other classes, such as DTensor, do not do everything that these do.
 PLAIN = {torch.nn.Parameter, Tensor}
 
@@ -79,10 +81,8 @@ def largest_entry(x: Any) -> Tensor:
     if not is_sharded(x):
         largest: Tensor = x.abs().amax()
         return largest
-    from torch.distributed.tensor import DTensor, Replicate
-
     part = x.to_local()
     here = part.abs().amax() if part.numel() else part.new_zeros(())
     (largest,) = Shards([x]).max([here])
-    everywhere = [Replicate()] * x.device_mesh.ndim
-    return DTensor.from_local(largest, x.device_mesh, everywhere, run_check=False)
+    everywhere: Tensor = replicated(largest, x.device_mesh)
+    return everywhere

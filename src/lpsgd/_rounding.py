@@ -39,6 +39,12 @@ def noise_key(count: int | Tensor, number: int, role: int) -> int | Tensor:
     return _mix(int(count) * _GOLDEN + 2 * number + role)
 
 
+def noise_bits(first: int, end: int, key: int | Tensor, device: torch.device) -> Tensor:
+    """Sixteen bits of noise, as int64, for the elements from ``first`` to before ``end``."""
+    places = torch.arange(first, end, device=device)
+    return _mix(places * _GOLDEN + key) & 0xFFFF
+
+
 def round_into(target: Tensor, value: Tensor, key: int | Tensor, first: int = 0) -> None:
     """target <- value, rounded stochastically; ``first`` is the number of the first element.
 
@@ -52,8 +58,7 @@ def round_into(target: Tensor, value: Tensor, key: int | Tensor, first: int = 0)
     if hasattr(target, "to_local"):  # a DTensor: each process rounds its own part
         target, value = target.to_local(), value.to_local()  # type: ignore[attr-defined]
     value = value.float()
-    places = torch.arange(first, first + value.numel(), device=value.device).view(value.shape)
-    noise = _mix(places * _GOLDEN + key) & 0xFFFF
+    noise = noise_bits(first, first + value.numel(), key, value.device).view(value.shape)
     bits = value.contiguous().view(torch.int32) + noise.to(torch.int32)
     rounded = (bits >> 16).to(torch.int16).view(torch.bfloat16)
     # in the bits of a NaN the noise could run over into the sign

@@ -25,6 +25,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from lpsgd._compat import increment_version
 from lpsgd._dtensor import PLAIN, are_plain
 from lpsgd._foreach import addresses, any_negative, is_dense
 from lpsgd.geometry import Normalize
@@ -191,10 +192,17 @@ def kernel_step(
     if failed:
         raise MemoryError("no memory for the bookkeeping of the fused step")
     # Written behind torch's back: autograd must learn that what it saved of these is stale.
-    torch.autograd.graph.increment_version([*params, *(buffers or ())])
+    increment_version([*params, *(buffers or ())])
 
 
-@torch.library.custom_op("lpsgd::step", mutates_args=("params", "buffers"), device_types="cpu")
+@torch.library.custom_op(
+    "lpsgd::step",
+    mutates_args=("params", "buffers"),
+    device_types="cpu",
+    # written out: torch before 2.5 cannot read it from annotations that are strings
+    schema="(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] buffers, Tensor p, Tensor step, "
+    "Tensor keep, float momentum, float eps, str normalize, Tensor count) -> ()",
+)
 def _step_operator(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],

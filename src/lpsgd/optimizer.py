@@ -22,13 +22,15 @@ from torch.nn.parameter import is_lazy
 
 from lpsgd import _checks as checks
 from lpsgd import geometry
-from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer
-from lpsgd._descent import demand_fused, lp_descent
+from lpsgd._base import COMMON_CHECKS, DEFAULT_P, Group, LpOptimizer
+from lpsgd._descent import coded_descent, demand_fused, lp_descent
+from lpsgd._dtensor import are_plain
+from lpsgd._eight_bits import new_scales
 from lpsgd._foreach import (
     real,
 )
 from lpsgd.geometry import Exponent, Normalize
-from lpsgd.schedule import PFunction
+from lpsgd.schedule import CosineP, PFunction
 
 __all__ = ["LPSGD", "LPSGDM", "lp_descent"]
 
@@ -38,6 +40,17 @@ _CHECKS = {
     "eps": checks.positive,
     "normalize": checks.one_of(*geometry.NORMALIZATIONS),
 }
+
+
+def _cosine(p: object, total_steps: int) -> CosineP:
+    """What ``total_steps`` stands for: the cosine from p, which must then be a number."""
+    if callable(p) or isinstance(p, Tensor):
+        raise ValueError(
+            f"total_steps={total_steps!r} makes a schedule that starts at the number p; p is "
+            f"{p!r}, so leave total_steps out"
+        )
+    checks.check_exponent("p", p)
+    return CosineP(p, total_steps=total_steps)  # type: ignore[arg-type]
 
 
 class LPSGD(LpOptimizer):
@@ -51,9 +64,9 @@ class LPSGD(LpOptimizer):
     buffer. The advice on the learning rate is the same: start at 1e-2, then try 3e-3 and 3e-2.
 
     Example:
-        >>> from lpsgd import LPSGD, CosineP
+        >>> from lpsgd import LPSGD
         >>> model = torch.nn.Linear(10, 1)
-        >>> optimizer = LPSGD(model.parameters(), lr=0.01, p=CosineP(6, total_steps=100))
+        >>> optimizer = LPSGD(model.parameters(), lr=0.01, total_steps=100)  # p from 6 to 2
         >>> model(torch.ones(4, 10)).square().mean().backward()
         >>> optimizer.step()
         >>> optimizer.param_groups[0]["p"]
@@ -66,10 +79,11 @@ class LPSGD(LpOptimizer):
         self,
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
-        p: float | Tensor | PFunction = 6.0,
+        p: float | Tensor | PFunction = DEFAULT_P,
         weight_decay: float = 0.0,
         eps: float = 1e-8,
         *,
+        total_steps: int | None = None,
         normalize: Normalize = None,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -81,7 +95,7 @@ class LPSGD(LpOptimizer):
             params,
             {
                 "lr": lr,
-                "p": p,
+                "p": p if total_steps is None else _cosine(p, total_steps),
                 "weight_decay": weight_decay,
                 "eps": eps,
                 "normalize": normalize,
@@ -116,23 +130,24 @@ class LPSGD(LpOptimizer):
         p: Exponent | None,
     ) -> None:
         assert p is not None
-        lp_descent(
-            params,
-            grads,
-            buffers[0] if buffers else None,
-            p=p,
-            lr=group["lr"],
-            momentum=group.get("momentum", 0.0),
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            normalize=group["normalize"],
-            maximize=group["maximize"],
-            foreach=group["foreach"],
-            fused=group["fused"],
-            capturable=group["capturable"],
-            differentiable=group["differentiable"],
-            count=step,
-        )
+        settings = {
+            "p": p,
+            "lr": group["lr"],
+            "momentum": group.get("momentum", 0.0),
+            "weight_decay": group["weight_decay"],
+            "eps": group["eps"],
+            "normalize": group["normalize"],
+            "maximize": group["maximize"],
+            "foreach": group["foreach"],
+            "fused": group["fused"],
+            "capturable": group["capturable"],
+            "differentiable": group["differentiable"],
+            "count": step,
+        }
+        if len(buffers) == 2:
+            coded_descent(params, grads, *buffers, **settings)
+        else:
+            lp_descent(params, grads, buffers[0] if buffers else None, **settings)
 
 
 class LPSGDM(LPSGD):
@@ -154,17 +169,22 @@ class LPSGDM(LPSGD):
             in ``group["p_schedule"]``, and each step writes the value that it uses to
             ``group["p"]``. Without a schedule ``group["p"]`` may be set by hand.
         weight_decay: the decoupled decay lambda.
+        total_steps: the number of optimizer steps in the whole run: short for
+            ``p=CosineP(p, total_steps=total_steps)``, the cosine from p to 2. Without it, and
+            without a p of your own, p stays at 6 for ever, and the first step warns of that.
         eps: the constant epsilon > 0 that keeps the scaling finite at zero. Below the smallest
             normal number of the arithmetic (1.2e-38 in float32) it counts as that number.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
             else the parameter's own. ``torch.bfloat16`` halves its memory: it is then rounded
             stochastically, and so are bfloat16 parameters, which keeps steps and decay far below
-            their spacing right on average.
+            their spacing right on average. ``torch.int8`` takes a little more than 1 byte for each
+            parameter: codes and a scale for each block of 256, rounded stochastically too, in
+            tensors of 4096 elements or more. A step then decodes one tensor after the other.
         normalize: sets the length of each tensor's step. ``None``: as in the paper. ``"dual"``:
             restores the factor ||x||_q^rho that the paper drops, so that the step is exact
             steepest descent as eps -> 0. ``"rms"``: unit root mean square, so that one learning
             rate serves every p; without it, annealing p is also a hidden decay of the step.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: use the multi-tensor path; None chooses it where ``fused`` does not run, unless
             ``differentiable``.
         fused: update everything in one pass without temporary memory: on a CPU by a kernel that
@@ -172,8 +192,8 @@ class LPSGDM(LPSGD):
             measured on a GPU by us). None chooses the kernel where it can run, and never compiles;
             True raises where fused cannot run.
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
-            value of p is then not looked at, and so not checked, during a step.
-        differentiable: let autograd see the step.
+            value of p is then not validated during a step.
+        differentiable: let autograd differentiate through the step.
 
     Range: every finite gradient gives the step of the formula, from denormal numbers (which have
     few digits) to the largest; the momentum needs the difference of gradient and momentum to be
@@ -192,7 +212,7 @@ class LPSGDM(LPSGD):
     _checks: ClassVar = {
         **_CHECKS,
         "momentum": checks.fraction,
-        "state_dtype": checks.floating_dtype,
+        "state_dtype": checks.floating_dtype_or_int8,
     }
 
     def __init__(
@@ -200,10 +220,11 @@ class LPSGDM(LPSGD):
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
         momentum: float = 0.9,
-        p: float | Tensor | PFunction = 6.0,
+        p: float | Tensor | PFunction = DEFAULT_P,
         weight_decay: float = 0.0,
         eps: float = 1e-8,
         *,
+        total_steps: int | None = None,
         state_dtype: torch.dtype | None = None,
         normalize: Normalize = None,
         maximize: bool = False,
@@ -218,7 +239,7 @@ class LPSGDM(LPSGD):
             {
                 "lr": lr,
                 "momentum": momentum,
-                "p": p,
+                "p": p if total_steps is None else _cosine(p, total_steps),
                 "weight_decay": weight_decay,
                 "eps": eps,
                 "state_dtype": state_dtype,
@@ -232,4 +253,31 @@ class LPSGDM(LPSGD):
         )
 
     def _buffer_names(self, group: Group) -> tuple[str, ...]:
-        return ("momentum_buffer",) if group["momentum"] != 0 else ()
+        if group["momentum"] == 0:
+            return ()
+        coded = group.get("state_dtype") is torch.int8
+        return ("momentum_buffer", "momentum_scale") if coded else ("momentum_buffer",)
+
+    def _new_buffer(self, name: str, param: Tensor, group: Group) -> Tensor:
+        """As everywhere, but in 8 bits a tensor of codes and one of the blocks' scales."""
+        if group["state_dtype"] is not torch.int8:
+            return super()._new_buffer(name, param, group)
+        if not are_plain([param]):
+            raise TypeError(
+                f"state_dtype=torch.int8 takes plain tensors, and a parameter is a "
+                f"{type(param).__name__}; state_dtype=torch.bfloat16 takes it"
+            )
+        scales = new_scales(real(param.detach()).numel(), param.device)
+        if name == "momentum_scale":
+            return scales
+        return super()._new_buffer(
+            name, param, {"state_dtype": torch.int8 if len(scales) else None}
+        )
+
+    def _check_group(self, group: Group) -> None:
+        super()._check_group(group)
+        if group.get("state_dtype") is torch.int8 and group.get("differentiable"):
+            raise ValueError(
+                "state_dtype=torch.int8 and differentiable=True exclude each other: autograd "
+                "cannot see through codes"
+            )

@@ -55,6 +55,8 @@ ENTRIES = {
     "powersgdm": Entry(oracles.power_sgdm),
     "powerstep": Entry(oracles.power_step),
     "muon": Entry(oracles.muon, tolerance=1e-5, kept=(12 + 2 * 6) / 18),
+    # of the matrix of 3 x 4, two squares of each side beside twice the parameters
+    "soap": Entry(oracles.soap, {"every": 3}, tolerance=1e-10, kept=2 + 2 * (9 + 16) / 18),
     "sgd": Entry(oracles.sgd, {"nesterov": True}),
     "sgdw": Entry(oracles.sgdw),
     "adam": Entry(oracles.adam),

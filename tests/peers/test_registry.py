@@ -21,6 +21,7 @@ from lpsgd.lab.training.loop import train
 from lpsgd.lab.training.trainer import Trainer
 from lpsgd.peers import factory, grammar, registry
 from tests.lab.small_runs import CPU, batches, load, load_weights, metrics, small_recipe
+from tests.torch_versions import needs_torch
 
 HORIZON = {"total_steps": 20, "steps_per_epoch": 5, "total_epochs": 4}
 
@@ -210,8 +211,10 @@ SAM = "pytorch_optimizer:SAM:base_optimizer=torch.optim:SGD,lr=0.05,momentum=0.9
 SHAMPOO = "pytorch_optimizer:Shampoo:lr=0.05,preconditioning_compute_steps=3"
 SOPHIA = "pytorch_optimizer:SophiaH:lr=0.05,update_period=2"
 LBFGS = "torch.optim:LBFGS:lr=0.1,max_iter=2"
+LABORATORY = needs_torch(2, 6, "the laboratory does")
 
 
+@LABORATORY
 @pytest.mark.parametrize(
     ("text", "needs"),
     [(SHAMPOO, {}), (SOPHIA, {"create_graph": True}), (LBFGS, {"closure": True})],
@@ -246,6 +249,7 @@ def assert_weights(folder: Path, model: nn.Module) -> None:
         torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-5)
 
 
+@LABORATORY
 def test_sam_in_the_harness_is_sam_by_hand(tmp_path: Path) -> None:
     """The gradient at theta + rho*g/||g|| steers the step from theta."""
     recipe = small_recipe(SAM, closure=True)
@@ -307,3 +311,20 @@ def test_the_command_prints_the_registry(capsys: pytest.CaptureFixture[str]) -> 
 def test_values_that_cannot_be_right_are_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         factory.try_out(*grammar.parse(text))
+
+
+class Told(torch.optim.SGD):
+    """Wants to know how long training will be."""
+
+    def __init__(self, params, lr=0.1, *, total_steps):
+        super().__init__(params, lr)
+        self.total_steps = total_steps
+
+
+def test_an_import_path_that_asks_for_the_number_of_steps_is_told():
+    path = f"{__name__}:Told"
+    assert registry.get(path).required == ()
+    optimizer = factory.build(
+        path, torch.nn.Linear(2, 2), {}, total_steps=30, steps_per_epoch=10, total_epochs=3
+    )
+    assert optimizer.total_steps == 30

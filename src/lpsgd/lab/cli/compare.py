@@ -11,6 +11,7 @@ import typer
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
+    RECORDS,
     AllowImport,
     AsJson,
     RecipeFile,
@@ -37,25 +38,40 @@ def compare(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Names with optional settings: sgd,lpsgdm:lr=1e-2,p=6. "
-            f"[default: {DEFAULT_OPTIMIZERS}]"
+            metavar="LIST",
+            help="Such as sgd,adamw:lr=1e-3,ours=lpsgdm:lr=1e-2,p=6. "
+            f"[default: {DEFAULT_OPTIMIZERS}]",
         ),
     ] = None,
     recipes: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="Instead of --optimizers: recipe files, each a competitor, or a folder of them, "
-            "such as the winners of a sweep. Repeatable.",
+            help="Instead of --optimizers: a recipe file, or a folder of them, such as the winners "
+            "of a sweep; repeatable.",
+            rich_help_panel=RECORDS,
         ),
     ] = None,
     allow_import: AllowImport = False,
-    seeds: Annotated[int, typer.Option(min=1, max=100_000, help="Number of seeds: 0, 1, ...")] = 3,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Runs of each optimizer; 5 or more for a verdict. [default: 3]",
+            show_default=False,
+        ),
+    ] = 3,
     reference: Annotated[
         str | None,
-        typer.Option(help="The optimizer that others are tested against. [default: the first]"),
+        typer.Option(
+            metavar="NAME", help="What the others are tested against. [default: the first]"
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The comparison's folder.")
+    ] = None,
     recipe: RecipeFile = None,
     root: Root = None,
     workers: Workers = 0,
@@ -74,9 +90,11 @@ def compare(
     """
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
-    from lpsgd.lab.plan import labels, plan_comparison, plan_recipes, recipe_files
+    from lpsgd.lab.labels import labels
+    from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
     from lpsgd.lab.store.manifest import write_comparison
     from lpsgd.lab.training.options import RunOptions
+    from lpsgd.peers import registry
     from lpsgd.peers.grammar import split_list
 
     if recipes:
@@ -89,7 +107,8 @@ def compare(
         for name in ("optimizer", "settings", "seed"):
             if values.pop(name, None) is not None:
                 print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
-        names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
+        text = DEFAULT_OPTIMIZERS if optimizers is None else optimizers
+        names = split_list(text, registry.names())
         reference = _reference(reference, labels(names), names)
         source = f"--recipe {recipe}" if recipe else "recipe"
         folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)

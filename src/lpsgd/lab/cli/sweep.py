@@ -11,6 +11,8 @@ import typer
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
+    EXECUTION,
+    SEARCH,
     AllowImport,
     AsJson,
     RecipeFile,
@@ -36,41 +38,90 @@ def sweep(
     given: dict[str, Any],
     *,
     space: Annotated[
-        str, typer.Option(help="What to search: a TOML file, or `paper` for the paper's grids.")
+        str,
+        typer.Option(metavar="FILE", help="What to search; `paper` takes the paper's grids."),
     ],
     optimizers: Annotated[
-        str | None, typer.Option(help="Only these tables of the space: sgd,lpsgdm.")
+        str | None,
+        typer.Option(metavar="LIST", help="Only these of the space, such as sgd,lpsgdm."),
     ] = None,
-    sampler: Annotated[str, typer.Option(help="grid, tpe or random.")] = "grid",
+    sampler: Annotated[
+        str,
+        typer.Option(
+            metavar="grid|tpe|random",
+            help="How trials are chosen. [default: grid]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
+    ] = "grid",
     trials: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=1,
             max=100_000,
-            help="Of each optimizer. [default: the size of the smallest grid; 20 without]",
+            help="Of each optimizer. [default: the smallest grid, else 20]",
         ),
     ] = None,
     pruner: Annotated[
-        str, typer.Option(help="Stop poor trials early: none, median or halving.")
+        str,
+        typer.Option(
+            metavar="none|median|halving",
+            help="Stop poor trials early. [default: none]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = "none",
     metric: Annotated[
-        str, typer.Option(help="Validation score to choose by: top1 (accuracy) or nll.")
+        str,
+        typer.Option(
+            metavar="top1|nll",
+            help="Validation score to choose by. [default: top1]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = "top1",
     round_size: Annotated[
         int,
-        typer.Option(min=1, help="Trials that sampler and pruner hear of together; not --jobs."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Trials between two decisions of sampler and pruner. [default: 4]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = 4,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the search.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=2**32 - 1,
+            help="Of the search.",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
+    ] = 0,
     train_seed: Annotated[
         int,
         typer.Option(
-            min=0, max=2**30, help="Of every trial's weights, batches and validation split."
+            metavar="N",
+            min=0,
+            max=2**30,
+            help="Of weights, batches and validation split. [default: 1000]",
+            rich_help_panel=SEARCH,
+            show_default=False,
         ),
     ] = 1000,
     seeds: Annotated[
         int,
         typer.Option(
-            min=1, max=100_000, help="Runs of each trial, from --train-seed on; their mean counts."
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Runs of a trial, whose mean counts. [default: 1]",
+            rich_help_panel=SEARCH,
+            show_default=False,
         ),
     ] = 1,
     storage: Annotated[
@@ -78,12 +129,12 @@ def sweep(
         typer.Option(
             envvar="LPSGD_STORAGE",
             show_default=False,
-            help="To share the trials: sqlite:///FILE among processes of one machine, "
-            "postgresql://USER@HOST/DATABASE among many. [default: a file in the folder, not "
-            "shared]",
+            metavar="URL",
+            help="Share the trials: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+            rich_help_panel=EXECUTION,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The sweep's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The sweep's folder.")] = None,
     recipe: RecipeFile = None,
     allow_import: AllowImport = False,
     root: Root = None,

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from lpsgd.lab.cli.options import (
+    DEVICE,
+    RECORDS,
     AllowImport,
     AsJson,
     RecipeFile,
@@ -32,9 +34,12 @@ def train(
     *,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="NAME, NAME:setting=value,... or package.module:Name. [default: lpsgdm]"),
+        typer.Option(
+            metavar="NAME[:...]",
+            help="Such as lpsgdm:lr=1e-2,p=6; `lpsgd optimizers` lists them.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder.")] = None,
     recipe: RecipeFile = None,
     allow_import: AllowImport = False,
     root: Root = None,
@@ -45,14 +50,17 @@ def train(
         str | None,
         typer.Option(
             metavar="every=5,...",
-            help=f"Measure the Hessian's spectrum while training: {OPTIONS_HELP}",
+            help=f"Measure the Hessian's spectrum: {OPTIONS_HELP}.",
+            rich_help_panel=RECORDS,
         ),
     ] = None,
     strategy: Annotated[
         str,
         typer.Option(
             metavar="ddp|fsdp2",
-            help="Under torchrun: copy the network to every process, or shard it over them.",
+            help="Under torchrun: copy the network, or shard it. [default: ddp]",
+            rich_help_panel=DEVICE,
+            show_default=False,
         ),
     ] = "ddp",
     as_json: AsJson = False,
@@ -63,11 +71,8 @@ def train(
 
         lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6 --epochs 20
 
-    The same command resumes where it was stopped, to the same result.
-
-    **Example**: the same run, each batch shared by two processes (a GPU each, if there are any)
-
-        torchrun --nproc-per-node 2 -m lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6
+    The same command resumes where it was stopped, to the same result. On several devices:
+    `torchrun --nproc-per-node 2 -m lpsgd train ...`
     """
     from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.options import RunOptions, check_strategy

@@ -93,6 +93,8 @@ def _cifar(kind: Literal["binary", "python"], folder: str, archive: str) -> Layo
 
 _CIFAR_OPTIONS = {
     "check": "compare the files with the published checksums (default true)",
+    "classes": "only these, as (0,1,2), numbered anew (default all)",
+    "size": "height and width, 32 or a part of it: 16 averages the pixels of squares of 2x2",
 }
 
 _ENTRIES = {
@@ -134,11 +136,12 @@ _ENTRIES = {
         ),
         Entry(
             "text",
-            "characters of a text file; by default Python's own reference manual (pydoc_data)",
+            "a text file as characters or sub-words; by default Python's own manual (pydoc_data)",
             module="text",
             options={
                 "path": "a UTF-8 text file (default: the manual that ships with Python)",
-                "context": "characters that the model sees at once (default 128)",
+                "context": "characters or sub-words that the model sees at once (default 128)",
+                "vocabulary": "sub-words by byte-pair encoding, 256 or more (default: characters)",
             },
         ),
         Entry(

@@ -29,6 +29,7 @@ _MODELS = {
     "resnet18": ("resnet", "image"),
     "resnet50": ("resnet", "image"),
     "mlp": ("mlp", "image"),
+    "convnet": ("convnet", "image"),
     "gpt": ("gpt", "text"),
 }
 

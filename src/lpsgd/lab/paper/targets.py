@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,19 +23,17 @@ from lpsgd.lab.report.document import Document, Table
 from lpsgd.lab.training.options import RunOptions
 
 Planner = Callable[[Setup], list[RunGroup]]
-Execution = Callable[[Setup, Sequence[RunGroup], RunOptions, ExecutorChoice], None]
+Execution = Callable[["PlannedTarget", RunOptions, ExecutorChoice], None]
 Drawer = Callable[[Setup, Sequence[RunGroup]], Document]
 
 
-def train_all(
-    setup: Setup, groups: Sequence[RunGroup], run_options: RunOptions, choice: ExecutorChoice
-) -> None:
+def train_all(plan: PlannedTarget, run_options: RunOptions, choice: ExecutorChoice) -> None:
     """Train what is not done yet, several at once; failures are told when the others are done."""
     from lpsgd.lab.execution.run import run_tasks
 
     # every label's first seed before any second seed, so that early results can be compared
-    tasks = sorted(all_tasks(groups), key=lambda task: task.recipe.seed)
-    failures = run_tasks(tasks, choice, run_options)
+    tasks = sorted(plan.tasks, key=lambda task: task.recipe.seed)
+    failures = run_tasks(tasks, choice, run_options, title=plan.name)
     if failures:
         raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
 
@@ -87,7 +86,10 @@ def _theory(setup: Setup, groups: Sequence[RunGroup]) -> Document:
 
     horizons = setup.scale.horizons
     span = f"T from {horizons[0]:,} to {horizons[-1]:,}"
-    return report.reproduce(horizons, setup.scale.title(f"The theory, measured ({span})"))
+    title = setup.scale.title(f"The theory, measured ({span})")
+    return report.reproduce(
+        horizons, title, lambda text: print(f"theory: {text}", file=sys.stderr, flush=True)
+    )
 
 
 def _grid(setup: Setup, groups: Sequence[RunGroup]) -> Document:
@@ -186,7 +188,7 @@ def make(plan: PlannedTarget, run_options: RunOptions, choice: ExecutorChoice) -
     target, setup = plan.target, plan.setup
     _check_imagenet(plan, run_options)
     if plan.groups:
-        target.execute(setup, plan.groups, run_options, choice)
+        target.execute(plan, run_options, choice)
     document = target.draw(setup, load_runs(plan.groups))
     return document.add(_provenance(plan)) if plan.groups else document
 

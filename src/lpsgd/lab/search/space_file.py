@@ -18,7 +18,6 @@ The paper's grids (`lpsgd.lab.paper.grid`) are such a space.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, TypeGuard
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.labels import file_safe
 from lpsgd.lab.search.space import (
     MOST_POINTS,
     RANGE_KEYS,
@@ -113,7 +113,7 @@ def _is_fixed(choice: SearchedSetting) -> TypeGuard[Choices]:
 
 
 def _file_safe(label: str, where: str) -> str:
-    safe = re.sub(r"[^\w.=+-]+", "-", label).strip("-.")
+    safe = file_safe(label)
     if not safe or len(safe) > _LONGEST_LABEL:
         raise UserError(f"{where}: a label has 1 to {_LONGEST_LABEL} letters and digits")
     return safe

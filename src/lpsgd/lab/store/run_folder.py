@@ -74,6 +74,18 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
                     folder.rmdir()
 
 
+def final_checkpoint(place: Path) -> Path:
+    """The newest checkpoint in a run's folder, or ``place`` itself if that is one."""
+    checkpoints = place / "checkpoints"
+    if checkpoints.is_dir():
+        found = sorted(checkpoints.glob("step-*"))
+        if found:
+            return found[-1]
+    if place.name.startswith("step-") and place.exists():
+        return place
+    raise UserError(f"start is {place}; allowed: the folder of a run that has a checkpoint, or one")
+
+
 def _leftovers(folder: Path) -> Iterator[Path]:
     """What a process that was killed while writing left behind; nothing that is not a run's."""
     for name in ("config.json", "environment.json", "result.json", "curvature.jsonl", ERROR_FILE):
