@@ -147,7 +147,7 @@ def _turned(x: Tensor, longest: int) -> list[int]:
 
 def _squares(held: Tensor, lengths: list[int]) -> list[Tensor]:
     """Views of the square matrices that ``held`` has one after another."""
-    parts = held.split([length**2 for length in lengths])
+    parts = torch.split(held, [length**2 for length in lengths])
     return [part.view(length, length) for part, length in zip(parts, lengths, strict=True)]
 
 

@@ -91,10 +91,10 @@ def _divergence(result: OptimizerResult) -> str:
     count = len(result.runs)
     if result.diverged == count:
         every = "The only run" if count == 1 else f"All {count} runs"
-        return f"{every} of {result.label} diverged: it has no numbers."
+        return f"{every} of {result.label} diverged: it has no result."
     return (
         f"{result.diverged} of {count} runs of {result.label} diverged; "
-        "its numbers are of the others only."
+        "its numbers are from the others only."
     )
 
 
@@ -116,10 +116,9 @@ def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult])
     if few:
         pairs = sorted({result.versus[metric.key].n for result in few})
         counts = " to ".join(str(count) for count in dict.fromkeys((pairs[0], pairs[-1])))
-        who = "" if len(few) == len(others) else f" for {_labels(few)}"
+        who = "" if len(few) == len(others) else f" on {_labels(few)}"
         lines.append(
-            f"Too few seeds{who}: {counts}, and at least {ENOUGH_SEEDS} are needed before a "
-            "difference is called real."
+            f"Too few seeds for a verdict{who}: {counts}; at least {ENOUGH_SEEDS} are needed."
         )
     return lines
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "report": "Analyse the runs in DIR: print the table and write one self-contained HTML page.",
     "reproduce": "Regenerate a result of the paper: figures, tables, grids, claims, theory.",
     "spectrum": "Draw and tabulate the spectrum of a run's Hessian.",
-    "sweep": "Search the settings of several optimizers, with as many trials for each.",
+    "sweep": "Search the settings of several optimizers, with the same number of trials for each.",
     "optimizers": "List the optimizers: rule, state, source, settings with defaults.",
     "bench": "Measure speed against named peers, in one run.",
     "data": "List, get and verify data sets.",

@@ -99,7 +99,7 @@ def compare(
 
     if recipes:
         if optimizers is not None or recipe is not None:
-            raise UserError("--recipes says what to compare: leave --optimizers and --recipe out")
+            raise UserError("--recipes cannot be combined with --optimizers or --recipe")
         reference = _reference(reference, list(recipe_files(recipes)))
         folder, tasks = plan_recipes(recipes, given, range(seeds), out, allow_import=allow_import)
     else:

@@ -195,7 +195,7 @@ def _make(
                 typer.echo(f"wrote {path}")
     if missing:
         lines = [f"{name}: {why}" for name, why in missing]
-        raise LabError("\n  ".join([f"{len(missing)} targets were not made:", *lines]))
+        raise LabError("\n  ".join([f"{len(missing)} targets failed:", *lines]))
 
 
 # --- --dry-run and --list ----------------------------------------------------------------------

@@ -143,10 +143,10 @@ def sweep(
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
-    """Search the settings of several optimizers, with as many trials for each.
+    """Search the settings of several optimizers, with the same number of trials for each.
 
     Trials are scored on a part of the training set that is held out (`--val-size`, a fifth by
-    default); the test set is not looked at.
+    default); the test set is not used.
 
     **Example**: twelve trials of each of the paper's optimizers, then a comparison of the winners
 

@@ -146,7 +146,7 @@ _ENTRIES = {
         ),
         Entry(
             "synthetic",
-            "made-up images of any shape, for load tests",
+            "generated images of any shape, for load tests",
             module="synthetic",
             options={
                 "shape": "channels, height, width (default 3x32x32)",

@@ -113,7 +113,7 @@ TARGETS: Mapping[str, Target] = {
             fig1.hessian_images,
         ),
         _figure("fig2", "SGD against LPSGD", accuracy_figures.fig2_recipes, accuracy_figures.FIG2),
-        Target("fig3", "GD and SignGD on the two quadratics, and a page to play with", (), _fig3),
+        Target("fig3", "GD and SignGD on the two quadratics, and an interactive page", (), _fig3),
         _figure(
             "fig4", "the effect of p_max", accuracy_figures.fig4_recipes, accuracy_figures.FIG4
         ),

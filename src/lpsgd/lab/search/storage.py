@@ -134,7 +134,7 @@ def reaching(url: StorageUrl) -> Iterator[None]:
         # `from None`: the drivers' own messages and frames stay out of every traceback
         raise LabError(
             f"cannot use the storage {url.shown}: {reason}. What was trained is kept; the same "
-            "command resumes once that is mended"
+            "command resumes once that is fixed"
         ) from None
 
 

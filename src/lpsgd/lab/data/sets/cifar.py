@@ -61,7 +61,7 @@ def load(
 
 
 def _class_numbers(classes: Sequence[int], total: int) -> list[int]:
-    numbers = list(classes) if isinstance(classes, list | tuple) else [classes]
+    numbers = list(classes) if isinstance(classes, list | tuple) else []
     whole = all(isinstance(n, int) and 0 <= n < total for n in numbers)
     if not whole or len(set(numbers)) < len(numbers) or not numbers:
         raise UserError(
@@ -98,7 +98,7 @@ def find_layout(description: Entry, root: Path) -> Layout:
         missing.append(f"{root / layout.folder} lacks {', '.join(absent)}")
     name = description.name
     raise UserError(
-        f"{name} is not there: {'; '.join(missing)}. Get it with: lpsgd data get {name}"
+        f"{name} was not found: {'; '.join(missing)}. Get it with: lpsgd data get {name}"
     )
 
 

@@ -106,7 +106,7 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
                 report(done, total)
             os.fsync(stream.fileno())
     if total is not None and done < total:
-        raise ConnectionError(f"the connection broke off at {done} of {total} bytes")
+        raise ConnectionError(f"the connection was lost at {done} of {total} bytes")
 
 
 @contextmanager

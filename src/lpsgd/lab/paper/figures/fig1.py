@@ -109,7 +109,7 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
         text(
             f"Trained with {chosen['fig1-optimizer']} and its row of the tables; the Hessian of "
             f"the training loss over {_samples(setup)} images at most, batch norm in "
-            f"{chosen['fig1-batchnorm']} mode, by Lanczos. The paper names none of these."
+            f"{chosen['fig1-batchnorm']} mode, by Lanczos. The paper states none of these."
         )
     )
     rows: list[tuple[Cell, ...]] = []

@@ -155,7 +155,7 @@ def reproduce(folder: Path) -> Document:
             "On the strong quadratic LPSGD is run with GD's learning rate: with a larger one p = 2 "
             "at the end of the annealing would diverge. Annealing pays because the run is long: "
             f"after {steps} steps with p_max = {p_max:g} it ends lowest, after 100 it is hardly "
-            "better than GD (the next table).",
+            "better than GD (the second table).",
             _extended_figure(runs),
         ),
         Table(
@@ -202,9 +202,7 @@ def reproduce(folder: Path) -> Document:
             ],
             shown=False,
         ),
-        Attachment(
-            PAGE, "The page on which p_max, learning rate, start and anisotropy can be moved"
-        ),
+        Attachment(PAGE, "Interactive page: move p_max, learning rate, start and anisotropy"),
     )
 
 

@@ -170,7 +170,9 @@ def _add_failures(document: Document) -> None:
     aligned = failures.alignment_by_scale(scales)
     cosine, skew = failures.overshoot(), failures.skewed_noise()
     document.add(
-        text("**Where the assumptions fail.** Assumption 5 wants E⟨∇f, u⟩ >= c1 |∇f|² everywhere:"),
+        text(
+            "**Where the assumptions fail.** Assumption 5 requires E⟨∇f, u⟩ >= c1 |∇f|² everywhere:"
+        ),
         text(
             "Large gradients: ⟨g, u⟩ grows as |g|^(1+α), slower than |g|²; the ratio falls as "
             "|g|^(-ρ), so that no c1 > 0 serves an unbounded region once p > 2.",

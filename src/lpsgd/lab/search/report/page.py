@@ -68,7 +68,7 @@ def _facts(outcome: Outcome, command: str) -> list[str]:
         f"**{how.trials} trials for each optimizer**: {_SAMPLERS[how.sampler]}; "
         f"{_PRUNERS[how.pruner]}; search seed {how.seed}, {runs} a trial.",
         f"Chosen by the **validation {score}** after {how.epochs} epochs, on {recipe.val_size} "
-        f"examples held out of the training set. The test set was not looked at.",
+        f"examples held out of the training set. The test set was not used.",
         f"Good region: the learning rates around the best that lose at most {GOOD:g} point of "
         "validation accuracy, in decades, interpolated in the logarithm of the rate."
         f"{pruned_text(outcome)}",
@@ -155,7 +155,7 @@ def winner_toml(outcome: Outcome, winner: Winner, command: str) -> str:
     lines = [
         f"# Best of {winner.trials} trials of {winner.label}: number {trial.number}.",
         f"# Validation accuracy {fixed(trial.top1, 2)} %, NLL {fixed(trial.nll, 4)}, on "
-        f"{recipe.val_size} images held out of the training set; the test set was not looked at.",
+        f"{recipe.val_size} images held out of the training set; the test set was not used.",
         f"# {comment}",
     ]
     if winner.note:  # for the verdicts of `compare --recipes`

@@ -37,7 +37,7 @@ def render_winners(outcome: Outcome, console: Console) -> None:
         console.print(f"{winner.label}: {settings_text(winner)}", markup=False)
     console.print(
         f"\nChosen by validation {'accuracy' if how.metric == 'top1' else 'NLL'} on "
-        f"{recipe.val_size} examples held out of the training set; the test set was not looked at. "
+        f"{recipe.val_size} examples held out of the training set; the test set was not used. "
         f"Good lr: width of the region that loses at most {GOOD:g} point."
         f"{pruned_text(outcome)}",
         style="dim",
@@ -46,4 +46,4 @@ def render_winners(outcome: Outcome, console: Console) -> None:
     for label in outcome.without_winner:
         console.print(no_winner_text(outcome, label), style="red", markup=False)
     if any(winner.edge for winner in outcome.winners):
-        console.print("A wider range of learning rates may hold better ones.", style="yellow")
+        console.print("Widen the range of learning rates: the best may be outside.", style="yellow")

@@ -167,7 +167,7 @@ def _fresh_part(store: Any, rank: int, size: int) -> PrefixStore:
             if store.check([f"{name}/accepted/{other}" for other in range(size)]):
                 return PrefixStore(name, store)
         time.sleep(0.02)  # some of them are of an earlier life
-    raise LabError(f"not all {size} processes of this run met within {_PATIENCE:.0f} seconds")
+    raise LabError(f"not all {size} processes of this run connected within {_PATIENCE:.0f} seconds")
 
 
 def _first_to_tell(store: Any) -> bool:
