@@ -49,9 +49,7 @@ class Recipe(BaseModel):
     width: int | None = Field(
         None, gt=0, le=2**20, description="Channels of the first layer; default 64."
     )
-    start: str | None = Field(
-        None, description="A finished run, or a checkpoint of one, whose weights to start from."
-    )
+    start: str | None = Field(None, description="Run or checkpoint whose weights to start from.")
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(

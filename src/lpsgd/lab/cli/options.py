@@ -29,7 +29,7 @@ RECORDS = "Files and output"
 EXECUTION = "Where the runs are trained (changes no result)"
 _PANELS = {
     DATA: ("data", "train_size", "val_size", "test_size", "augment"),
-    NETWORK: ("width", "decay", "closure", "create_graph"),
+    NETWORK: ("width", "start", "decay", "closure", "create_graph"),
     TRAINING: (
         *("batch_size", "accumulate", "lr_schedule", "warmup_epochs", "lr_end"),
         *("label_smoothing", "clip_norm", "ema", "train_eval_every"),
