@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 from collections.abc import Iterable
 
 MISSING = "-"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
+
+
+def printable(text: str) -> str:
+    """``text`` without control characters, which might move the cursor or set a title.
+
+    >>> printable("sgd\x1b[2J")
+    'sgd[2J'
+    """
+    return _CONTROL.sub("", text)
 
 
 def fixed(value: float | None, digits: int, *, signed: bool = False) -> str:

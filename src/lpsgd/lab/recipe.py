@@ -36,16 +36,20 @@ class Recipe(BaseModel):
     data: dict[str, Any] = Field(
         default_factory=dict, description="Options of the data set, such as `path` for text."
     )
-    train_size: int | None = Field(None, gt=0, description="Train on a stratified subset.")
-    val_size: int = Field(0, ge=0, description="Training images to hold out.")
-    test_size: int | None = Field(None, gt=0, description="Test on a subset.")
+    train_size: int | None = Field(
+        None, gt=0, lt=2**31, description="Train on a stratified subset."
+    )
+    val_size: int = Field(0, ge=0, lt=2**31, description="Training images to hold out.")
+    test_size: int | None = Field(None, gt=0, lt=2**31, description="Test on a subset.")
     augment: bool = Field(True, description="Augment training images.")
 
     model: str = Field(
         "mlp", description="mlp, convnet, vgg11, vgg11_plain, resnet18, resnet50, gpt."
     )
-    width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
-    start: str | None = Field(None, description="Start from the weights of this run or checkpoint.")
+    width: int | None = Field(
+        None, gt=0, le=2**20, description="Channels of the first layer; default 64."
+    )
+    start: str | None = Field(None, description="Run or checkpoint whose weights to start from.")
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(
@@ -55,9 +59,9 @@ class Recipe(BaseModel):
     closure: bool = Field(False, description="Call `step(closure)`, as SAM needs.")
     create_graph: bool = Field(False, description="Keep the gradient's graph, as Sophia needs.")
 
-    epochs: int = Field(20, gt=0, description="Passes over the training set.")
-    batch_size: int = Field(128, gt=0, description="Examples in one step.")
-    accumulate: int = Field(1, gt=0, description="Parts in which a batch is computed.")
+    epochs: int = Field(20, gt=0, lt=2**31, description="Passes over the training set.")
+    batch_size: int = Field(128, gt=0, lt=2**31, description="Examples in one step.")
+    accumulate: int = Field(1, gt=0, lt=2**31, description="Parts in which a batch is computed.")
     lr_schedule: Literal["cosine", "constant"] = Field("cosine", description="After the warm-up.")
     warmup_epochs: float = Field(1.0, ge=0, description="Linear warm-up of the learning rate.")
     lr_end: float = Field(0.0, ge=0, le=1, description="Last learning rate / peak, for cosine.")
@@ -68,11 +72,12 @@ class Recipe(BaseModel):
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Precision of autocast.")
     compile: bool = Field(False, description="Use torch.compile.")
     device: str = Field("auto", description="cpu, cuda, cuda:1; auto takes a GPU.")
-    threads: int = Field(1, gt=0, description="CPU threads; they change rounding.")
+    threads: int = Field(1, gt=0, le=4096, description="CPU threads; they change rounding.")
     seed: int = Field(0, ge=0, lt=2**31, description="Of weights, batches and augmentation.")
     train_eval_every: int = Field(
         0,
         ge=0,
+        lt=2**31,
         description="Score the whole training set every N epochs.",
     )
 
@@ -146,6 +151,8 @@ def _plain(name: str, value: Any) -> Any:
         return float(value)
     if isinstance(value, tuple | list):
         return [_plain(name, item) for item in value]
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"{name} has more than 64 bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(f"{name}={value!r} is not a number, a string, true, false or a list of them")

@@ -113,9 +113,12 @@ def parse_value(text: str) -> Any:
         return words[text.lower()]
     if text.startswith(("(", "[")) and text.endswith((")", "]")):
         return [parse_value(item.strip()) for item in text[1:-1].split(",") if item.strip()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    try:
+        number = int(text)
+        return number if abs(number) < 2**63 else float(text)  # settings are computed with as such
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text

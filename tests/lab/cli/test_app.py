@@ -52,7 +52,7 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
     [
         ("train", 90, "--optimizer --out --dataset --model --epochs --seed"),
         ("compare", 105, "--optimizers --seeds --reference --out --dataset --model --epochs"),
-        ("sweep", 125, "--space --optimizers --trials --out --dataset --model --epochs"),
+        ("sweep", 126, "--space --optimizers --trials --out --dataset --model --epochs"),
         ("reproduce", 60, "--scale --models --out --list"),
         ("spectrum", 40, "--layerwise --checkpoints --curvature --out"),
     ],

@@ -60,7 +60,7 @@ TYPOS = {
     "report nowhere": "'nowhere' is not a folder",
     "optimizers --jsn": "did you mean --json?",
     "optimizers sdg": "did you mean 'sgd'",
-    "bench trainig": "did you mean 'training'?",
+    "bench trainig": "did you mean 'training'",
     "data lst": "'list'",
     "data get --rot x cifar10": "did you mean --root?",
     "data get cifr10": "did you mean 'cifar10'",

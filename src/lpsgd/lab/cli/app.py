@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import typer
 from rich.console import Console
 
 import lpsgd
-from lpsgd.lab.errors import LabError, ToldElsewhere
+from lpsgd.lab.errors import LabError, ToldElsewhere, foreseen
+from lpsgd.lab.formatting import printable
 
 COMMANDS = {
     "compare": "Train with several optimizers and seeds, and test which differences are real.",
@@ -64,9 +67,17 @@ def _root(
         raise typer.Exit
 
 
+def _tell(text: str) -> None:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"lpsgd: {printable(text)}", markup=False, style="red")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed while running, 2 wrong input."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what a terminal cannot show ends no command
+            stream.reconfigure(errors="replace")
     try:
         result = _make_app(arguments)(arguments, standalone_mode=False)
         if result == _CTRL_C:
@@ -74,9 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ToldElsewhere as error:
         return error.exit_code
     except LabError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"lpsgd: {error}", markup=False, style="red"
-        )
+        _tell(str(error))
         return error.exit_code
     except typer.Exit as request:
         return request.exit_code
@@ -86,7 +95,14 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:  # click's own usage errors know how to show themselves
         show = getattr(error, "show", None)
         if show is None:
-            raise
+            if (text := foreseen(error)) is None:
+                traceback.print_exc()
+                text = (
+                    "this is a mistake in lpsgd. Please report it with the lines above, the "
+                    f"command, and the version: lpsgd {lpsgd.__version__}"
+                )
+            _tell(text)
+            return LabError.exit_code
         if type(error).__name__ == "NoSuchOption":
             from lpsgd.lab.cli.unknown_option import unknown_option
 

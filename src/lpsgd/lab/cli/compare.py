@@ -58,6 +58,7 @@ def compare(
         typer.Option(
             metavar="N",
             min=1,
+            max=100_000,
             help="Runs of each optimizer; 5 or more for a verdict. [default: 3]",
             show_default=False,
         ),

@@ -67,6 +67,7 @@ Workers = Annotated[
     typer.Option(
         metavar="N",
         min=0,
+        max=1024,
         help="Processes that decode images.",
         rich_help_panel=DATA,
         show_default=False,
@@ -176,6 +177,7 @@ _EXECUTOR_OPTIONS = (
         int | None,
         "local: runs at once; default cores / threads.",
         min=1,
+        max=1024,
         metavar="N",
     ),
     _executor_option(

@@ -58,6 +58,7 @@ def reproduce(
         typer.Option(
             metavar="N",
             min=1,
+            max=100_000,
             help="Runs of each setting. [default: 3; smoke 2]",
             rich_help_panel=TRAINING,
         ),

@@ -59,6 +59,7 @@ def sweep(
         typer.Option(
             metavar="N",
             min=1,
+            max=100_000,
             help="Of each optimizer. [default: the smallest grid, else 20]",
         ),
     ] = None,
@@ -106,6 +107,7 @@ def sweep(
         typer.Option(
             metavar="N",
             min=0,
+            max=2**30,
             help="Of weights, batches and validation split. [default: 1000]",
             rich_help_panel=SEARCH,
             show_default=False,
@@ -116,6 +118,7 @@ def sweep(
         typer.Option(
             metavar="N",
             min=1,
+            max=100_000,
             help="Runs of a trial, whose mean counts. [default: 1]",
             rich_help_panel=SEARCH,
             show_default=False,

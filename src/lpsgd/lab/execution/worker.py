@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, field_serializer
 
-from lpsgd.lab.errors import Interrupted, LabError
+from lpsgd.lab.errors import Interrupted, LabError, foreseen
 from lpsgd.lab.events import ErrorEvent, InterruptedEvent, RunEvent, RunListener
 from lpsgd.lab.recipe import Recipe, to_json
 from lpsgd.lab.training.options import RunOptions
@@ -50,8 +50,9 @@ def run_job(job: JobSpec, stop: threading.Event, listen: RunListener) -> None:
     except LabError as error:
         listen(ErrorEvent(text=str(error), exit_code=error.exit_code))
     except Exception as error:
-        traceback.print_exc()
-        listen(ErrorEvent(text=f"{type(error).__name__}: {error}"))
+        if (text := foreseen(error)) is None:
+            traceback.print_exc()
+        listen(ErrorEvent(text=text or f"{type(error).__name__}: {error}"))
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -69,10 +70,14 @@ def _optimizer(result: OptimizerResult, charts: Sequence[Chart]) -> dict[str, An
 
 
 def _short(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Six digits are more than a chart can show, and keep the page small."""
+    """Six digits are more than a chart can show; what is not finite has no place in one."""
     return {
-        name: [float(f"{x:.6g}") if isinstance(x, float) else x for x in value]
+        name: [_shown(x) if isinstance(x, float) else x for x in value]
         if isinstance(value, tuple)
         else value
         for name, value in values.items()
     }
+
+
+def _shown(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -72,7 +72,7 @@ def domain(values: Iterable[float | None]) -> tuple[float, float]:
     >>> domain([1.0, None, 3.0]), domain([2.0])
     ((1.0, 3.0), (1.5, 2.5))
     """
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 

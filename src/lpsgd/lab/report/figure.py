@@ -12,7 +12,7 @@ from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.labels import fold
 from lpsgd.lab.report.document import Cell
-from lpsgd.lab.report.style import TEXT, canvas, legend_below, save_figure, series_styles
+from lpsgd.lab.report.style import TEXT, canvas, legend_below, literal, save_figure, series_styles
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def draw_curves(
             [point.mean for point in curve.points],
             color=colour,
             ls=dash,
-            label=fold(label, _LEGEND_WIDTH).replace("p_max", r"$p_{\max}$"),
+            label=literal(fold(label, _LEGEND_WIDTH)).replace("p_max", r"$p_{\max}$"),
             marker="o" if len(epochs) == 1 else "",
             ms=4,
         )

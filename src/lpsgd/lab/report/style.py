@@ -67,6 +67,15 @@ STYLE: Any = {
 }
 
 
+def literal(label: str) -> str:
+    r"""A label as matplotlib must have it to show it as it is: no formula, nothing unprintable.
+
+    >>> print(literal("$x^$"))
+    \$x^\$
+    """
+    return label.encode(errors="replace").decode().replace("$", r"\$")
+
+
 def series_styles(labels: Iterable[str]) -> dict[str, tuple[str, Any]]:
     """A colour and a dash for each label, the same in every panel of a figure."""
     looks = zip(cycle(SERIES), cycle(DASHES), strict=False)

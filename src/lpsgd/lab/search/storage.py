@@ -121,12 +121,13 @@ def _spellings(*passwords: str | None) -> list[str]:
 @contextmanager
 def reaching(url: StorageUrl) -> Iterator[None]:
     """Turn the errors of drivers into one that says what to do and holds no password."""
-    from optuna.exceptions import StorageInternalError
+    from optuna.exceptions import OptunaError, StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (StorageInternalError, SQLAlchemyError, OSError) as error:
+    # a damaged file may hold anything: optuna's own readers fail in many ways
+    except (OptunaError, SQLAlchemyError, OSError, LookupError, ValueError, TypeError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         cause = getattr(cause, "orig", None) or cause or error
         reason = " ".join(url.scrub(str(cause)).split())[:300]

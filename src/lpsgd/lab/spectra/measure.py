@@ -16,12 +16,11 @@ from lpsgd.lab import models
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.events import CurvatureEvent, CurvatureProgressEvent, RunListener
 from lpsgd.lab.formatting import duration
-from lpsgd.lab.recipe import Recipe, make_recipe
+from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
-from lpsgd.lab.store.disk.jsonio import read_json
-from lpsgd.lab.store.run_folder import run_of
+from lpsgd.lab.store.run_folder import read_recipe, run_of
 from lpsgd.lab.training.build import load_data
-from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
+from lpsgd.lab.training.checkpoint import CheckpointStore, fitting, is_checkpoint, read_checkpoint
 from lpsgd.lab.training.numerics import numerics
 from lpsgd.lab.training.options import RunOptions
 
@@ -107,8 +106,7 @@ def measure_checkpoints(
 ) -> None:
     """Measure the newest checkpoint of a run, all that it kept, or the one file ``source``."""
     folder = run_of(source)
-    config = read_json(folder / "config.json")
-    recipe = make_recipe(config["recipe"], source=str(folder / "config.json"))
+    recipe = read_recipe(folder)
     states = _states(source, folder, every_checkpoint)
     with numerics(recipe) as device:
         data = load_data(recipe, RunOptions(root=root), device)
@@ -117,11 +115,14 @@ def measure_checkpoints(
         ).to(device)
         monitor = RunMonitor(model, recipe, data, path, options)
         for state in states:
-            model.load_state_dict(state["trainer"]["model"])
-            batches = state["batch"] / len(data.train)
-            epoch = state["epoch"] - 1 + (int(batches) if batches in (0, 1) else batches)
-            p = state["trainer"]["optimizer"]["param_groups"][0].get("p")
-            monitor.measure(epoch, step=state["trainer"]["step"], p=None if p is None else float(p))
+            with fitting(folder / "checkpoints"):
+                trainer = state["trainer"]
+                model.load_state_dict(trainer["model"])
+                batches = state["batch"] / len(data.train)
+                epoch = state["epoch"] - 1 + (int(batches) if batches in (0, 1) else batches)
+                p = trainer["optimizer"]["param_groups"][0].get("p")
+                step = int(trainer["step"])
+            monitor.measure(epoch, step=step, p=None if p is None else float(p))
 
 
 def _states(source: Path, folder: Path, every_checkpoint: bool) -> list[dict[str, Any]]:

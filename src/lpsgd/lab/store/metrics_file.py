@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -58,6 +59,7 @@ class MetricsRow:
         return found
 
 
+_LARGEST = 1e100  # squares and sums of it are numbers, too
 _COUNTS = ("epoch", "step", "steps")
 _NUMBERS = tuple(field.name for field in fields(MetricsRow) if field.name not in _COUNTS)
 
@@ -65,6 +67,10 @@ _NUMBERS = tuple(field.name for field in fields(MetricsRow) if field.name not in
 def _row(values: dict[str, Any], place: int) -> MetricsRow:
     """The row of one line; its place is the epoch where it does not say."""
     found: dict[str, Any] = {name: number(values.get(name)) for name in _NUMBERS}
+    for name, value in found.items():
+        limit = 100.0 if "_top" in name else _LARGEST
+        if value is not None and limit < abs(value) < math.inf:
+            raise ValueError(f"{name}={value:g} is no measurement; at most {limit:g} is")
     counts = {name: v for name in _COUNTS if isinstance(v := values.get(name), int)}
     return MetricsRow(**{**found, "epoch": place, **counts})
 
@@ -75,7 +81,7 @@ def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
     for place, (where, values) in enumerate(read_lines(path), start=1):
         try:
             rows.append(_row(values, place))
-        except OverflowError as error:
+        except (OverflowError, ValueError) as error:
             raise UserError(f"cannot read {where}: {error}") from None
     return tuple(rows)
 
@@ -118,7 +124,10 @@ class MetricsFile:
 
     def reaches(self, mark: MetricsMark) -> bool:
         """Tell whether the file still begins with what ``mark`` describes."""
-        return hashlib.sha256(self._bytes()[: mark.size]).hexdigest() == mark.sha256
+        data = self._bytes()
+        if not 0 <= mark.size <= len(data):
+            return False
+        return hashlib.sha256(data[: mark.size]).hexdigest() == mark.sha256
 
     def truncate(self, mark: MetricsMark | None) -> None:
         """Drop the rows written after ``mark``, or all: they will be computed again."""

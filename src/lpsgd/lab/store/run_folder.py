@@ -101,6 +101,16 @@ def run_of(source: Path) -> Path:
     raise UserError(f"{source} is neither a run's folder (with config.json) nor its checkpoint")
 
 
+def read_recipe(folder: Path) -> Recipe:
+    """Return what the run in ``folder`` trains; a field that is newer than it has its default."""
+    path = folder / "config.json"
+    try:
+        stored = read_json(path)["recipe"]
+        return make_recipe(dict(stored), source=str(path))
+    except (OSError, KeyError, TypeError, ValueError, UserError) as error:
+        raise UserError(f"{path} cannot be read ({error})") from None
+
+
 def check_folder(folder: Path, recipe: Recipe) -> None:
     """Raise UserError if ``folder`` holds a run of another recipe or something else altogether."""
     path = folder / "config.json"
@@ -114,10 +124,9 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
             )
         return
     try:
-        # read as a recipe, so that a field which is newer than the folder has its default
-        stored = make_recipe(read_json(path)["recipe"])
-    except (OSError, KeyError, TypeError, UserError) as error:
-        raise UserError(f"{path} cannot be read ({error}): choose another folder") from None
+        stored = read_recipe(folder)
+    except UserError as error:
+        raise UserError(f"{error}: choose another folder") from None
     found, wanted = to_json(stored), to_json(recipe)
     differences = [
         f"{key} is {found[key]!r} there and {wanted[key]!r} here"

@@ -15,6 +15,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,18 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     except Exception:  # named after its bytes, and yet nothing that was written here
         return None
     return state if isinstance(state, dict) else None
+
+
+@contextmanager
+def fitting(where: Path) -> Iterator[None]:
+    """An error of our own for a state that cannot be loaded: another network's, or nobody's."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise LabError(
+            f"a checkpoint in {where} is not of this run ({what}). Nothing was changed"
+        ) from error
 
 
 def is_checkpoint(path: Path) -> bool:

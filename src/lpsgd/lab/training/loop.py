@@ -30,7 +30,7 @@ from lpsgd.lab.store.run_files import (
 from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.build import load_data
-from lpsgd.lab.training.checkpoint import CheckpointStore
+from lpsgd.lab.training.checkpoint import CheckpointStore, fitting
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.numerics import numerics
 from lpsgd.lab.training.options import RunOptions, check_options
@@ -267,7 +267,12 @@ class _Session:
         return SummaryWriter(str(self.run.folder / "tensorboard"), purge_step=self.epoch)
 
     def _resume(self) -> None:
-        state = self._newest()
+        with fitting(self.run.checkpoints):
+            state = self._newest()
+            if state is not None:
+                self.trainer.load_state_dict(state["trainer"])
+                self.epoch, self.batch = state["epoch"], state["batch"]
+                self._check_place()
         steps = self.world.gather(state and state["trainer"]["step"])
         if len(set(steps)) > 1:
             raise LabError(
@@ -276,10 +281,17 @@ class _Session:
             )
         if self.world.main:
             self.run.metrics.truncate(MetricsMark(**state["metrics"]) if state else None)
-        if state is None:
-            return
-        self.trainer.load_state_dict(state["trainer"])
-        self.epoch, self.batch = state["epoch"], state["batch"]
+
+    def _check_place(self) -> None:
+        """Raise ValueError unless epoch, batch and step are places in this run."""
+        recipe, batches = self.trainer.recipe, len(self.trainer.data.train)
+        for name, value, low, high in (
+            ("epoch", self.epoch, 1, recipe.epochs + 1),
+            ("batch", self.batch, 0, batches),
+            ("step", self.trainer.step, 0, self.trainer.total_steps),
+        ):
+            if type(value) is not int or not low <= value <= high:
+                raise ValueError(f"{name}={value!r} is not from {low} to {high}")
 
     def _newest(self) -> dict[str, Any] | None:
         for state in self.store.load():

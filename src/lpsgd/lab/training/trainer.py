@@ -317,6 +317,9 @@ class Trainer:
         self.scaler.load_state_dict(state["scaler"])
         set_rng_state(state["rng"])
         for name, value in state["sums"].items():
+            kind = Tensor if isinstance(getattr(self.sums, name), Tensor) else float | int | None
+            if not isinstance(value, kind):
+                raise TypeError(f"sums.{name} is a {type(value).__name__}")
             setattr(self.sums, name, value.to(self.device) if isinstance(value, Tensor) else value)
 
     def _new_sums(self) -> EpochSums:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,11 +14,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.formatting import printable
 from lpsgd.lab.store.disk.files import write_text
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _NAMES = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -85,7 +84,7 @@ def _printable(value: Any) -> Any:
         return {_printable(key): _printable(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_printable(item) for item in value]
-    return _CONTROL.sub("", value) if isinstance(value, str) else value
+    return printable(value) if isinstance(value, str) else value
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
