@@ -24,7 +24,7 @@ PLAIN = {torch.nn.Parameter, Tensor}
 
 def are_plain(tensors: Sequence[Tensor]) -> bool:
     """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
-    return {type(tensor) for tensor in tensors} <= PLAIN
+    return all(type(tensor) in PLAIN for tensor in tensors)
 
 
 def is_sharded(tensor: Any) -> bool:
