@@ -19,7 +19,7 @@ from torch import Tensor
 from lpsgd._compat import replicated
 
 # Other classes, such as DTensor, do not do everything that these do.
-PLAIN = {torch.nn.Parameter, Tensor}
+PLAIN = (torch.nn.Parameter, Tensor)
 
 
 def are_plain(tensors: Sequence[Tensor]) -> bool:
