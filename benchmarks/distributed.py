@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=60)
     given = parser.parse_args(arguments)
     if not distributed.launched():
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(given.processes), __file__]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, "--rounds", str(given.rounds)], check=True, env=environment)

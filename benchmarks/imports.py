@@ -21,7 +21,7 @@ CODE = {
 
 def seconds(code: str) -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
     return time.perf_counter() - began
 
 

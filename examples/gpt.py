@@ -1,6 +1,6 @@
 """A character-level GPT on the manual that ships with Python: AdamW against LPSGDM, with a plot.
 
-    python examples/gpt.py [--steps 400] [--out gpt.png]
+    python examples/gpt.py [--steps 400] [--out gpt]
 
 Same initial weights, same batches, same cosine learning rate and decay for all. The learning rates
 are each optimizer's best on the validation part of the text, of a grid by factors of three with its
@@ -15,11 +15,6 @@ import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -27,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from lpsgd import LPSGDM, CosineP, param_groups
 from lpsgd.lab.data import Data, load
 from lpsgd.lab.models import create
+from lpsgd.lab.report.style import canvas, legend_below, save_figure
 
 CONTEXT, BATCH, WIDTH, EVALUATIONS = 32, 16, 32, 10
 LEARNING_RATES = {"AdamW": 3e-3, "LPSGDM": 3e-3, "LPSGDM, rms": 1e-3}
@@ -78,21 +74,21 @@ def train(
 
 
 def plot(curves: dict[str, list[tuple[int, float]]], out: Path) -> None:
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    for name, curve in curves.items():
-        axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=name)
-    axes.set_xlabel("step")
-    axes.set_ylabel("test loss (nats for a character)")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(out, dpi=150)
-    print(f"wrote {out}")
+    with canvas(5.5, 3.6) as figure:
+        axes = figure.add_subplot()
+        for name, curve in curves.items():
+            axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=name)
+        axes.set_xlabel("step")
+        axes.set_ylabel("test loss (nats for a character)")
+        legend_below(figure)
+    for path in save_figure(figure, out.with_suffix("")):
+        print(f"wrote {path}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="a character-level GPT: AdamW against LPSGDM")
     parser.add_argument("--steps", type=int, default=400, help="optimizer steps (default 400)")
-    parser.add_argument("--out", type=Path, default=Path("gpt.png"), help="where the plot goes")
+    parser.add_argument("--out", type=Path, default=Path("gpt"), help="of gpt.svg and gpt.png")
     options = parser.parse_args(arguments)
     data = load("text", context=CONTEXT, batch_size=BATCH, val_size=64, test_size=64)
     plot(

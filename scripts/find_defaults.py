@@ -19,8 +19,8 @@ from typing import Any
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.search.definition import Sweep
+from lpsgd.lab.search.method import Search, count_trials
 from lpsgd.lab.search.outcome import conclude
-from lpsgd.lab.search.proposals import Search, count_trials
 from lpsgd.lab.search.run import run_search
 from lpsgd.lab.search.space_file import parse_space
 from lpsgd.lab.search.storage import StorageUrl

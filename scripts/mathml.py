@@ -14,6 +14,10 @@ _FORMULA = re.compile(
 )
 
 
+# |x| and ‖x‖, which a browser would space like the relation "divides"
+_BAR = re.compile(r"<mo(?P<attributes>[^>]*)>(?P<bar>&#x0007C;|&#x02016;)</mo>")
+
+
 def on_page_content(content: str, **_: Any) -> str:
     """Replace every formula of a page."""
     return _FORMULA.sub(_mathml, content)
@@ -21,6 +25,7 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def _mathml(found: re.Match[str]) -> str:
     tex = html.unescape(found["tex"]).strip()
-    if found["tag"] == "span":
-        return convert(tex, display="inline")
-    return f'<div class="formula">{convert(tex, display="block")}</div>'
+    inline = found["tag"] == "span"
+    formula = convert(tex, display="inline" if inline else "block")
+    formula = _BAR.sub(r'<mo\g<attributes> lspace="0" rspace="0">\g<bar></mo>', formula)
+    return formula if inline else f'<div class="formula">{formula}</div>'

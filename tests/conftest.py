@@ -1,12 +1,14 @@
-"""Shared by all tests: one thread, no drift, and nothing left behind."""
+"""Shared by all tests: one thread, no drift, nothing left behind, and a browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,21 @@ def _nothing_left_behind() -> Iterator[None]:
     while (left := _descendants()) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, f"tests left processes behind: {left}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real, headless browser."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser")
+    if executable is None:
+        pytest.skip("the page tests need the program chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    arguments += ["--disable-component-update", "--disable-sync", "--no-first-run"]
+    with playwright.sync_playwright() as api:
+        browser = api.chromium.launch(executable_path=executable, args=arguments)
+        yield browser
+        browser.close()
 
 
 def _new_files() -> set[str]:

@@ -13,6 +13,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     "unknown setting 'momentun' (did you mean 'momentum'?); there are: lr, momentum"
     """
     names = list(known)
-    close = get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    hint = f" (did you mean {' or '.join(repr(match) for match in close)}?)" if close else ""
+    spelt = {each.lower(): each for each in names}
+    close = get_close_matches(name.lower(), spelt, n=3, cutoff=0.5)
+    hint = f" (did you mean {' or '.join(repr(spelt[m]) for m in close)}?)" if close else ""
     return f"unknown {kind} {name!r}{hint}; there are: {', '.join(names) or 'none'}"

@@ -23,7 +23,7 @@ def param_groups(
     convolutions: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Groups by what a parameter is: matrices and kernels are decayed, norms and biases are not.
+    """Split the parameters by weight decay: matrices and kernels are decayed, norms and biases not.
 
     A parameter of two or more dimensions is decayed; biases and the scales of normalisation layers
     have fewer. Parameters that need no gradient are left out, a shared one appears once, and an
@@ -33,10 +33,9 @@ def param_groups(
         model: the model whose parameters are grouped.
         weight_decay: the decay of the first group.
         no_decay: called with name and parameter; True exempts it too (embeddings, say).
-        muon: split as Muon's users do, for :class:`~lpsgd.LPMuon`: embeddings and the last linear
-            layer (or what shares its weight with either) go by AdamW's rule, marked
-            ``use_muon=False``. Singular values of a table of words, or of the rows of classes, mean
-            less than those of a layer inside.
+        muon: make the usual split for Muon and :class:`~lpsgd.LPMuon`: embeddings and the last
+            linear layer (and what shares its weight with either) follow AdamW's rule, marked
+            ``use_muon=False``, because their rows are tokens or classes, not directions in a space.
         embeddings: settings of the weights of embeddings, in a group of their own, marked
             ``kind="embeddings"``; they come before all others. The same for the four kinds below,
             and None leaves a kind where it is.

@@ -24,7 +24,7 @@ from torch import Tensor
 from lpsgd import _checks as checks
 from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
 from lpsgd._compat import replicated
-from lpsgd._dtensor import is_sharded
+from lpsgd._dtensor import is_sharded, local_part
 from lpsgd._foreach import scalar
 from lpsgd._schatten import by_eigenvalues, by_products, lp_matrix_direction
 from lpsgd.geometry import Exponent
@@ -55,9 +55,9 @@ class LPMuon(LpOptimizer):
     factor gives u the root mean square 0.2 of AdamW's steps, so that AdamW's learning rate and
     decay carry over.
 
-    Singular values below 1/256 of :math:`\|x\|_{S_4} = (\sum S^4)^{1/4}` fade out in proportion,
+    Singular values below 1/256 of :math:`\|x\|_{S_4} = (\sum S^4)^{1/4}` stay proportional,
     :math:`S^\alpha` being :math:`S (S^2 + \varepsilon^2)^{(\alpha-1)/2}`, so that noise is not
-    lifted to the size of the signal. Rank 1, repeated values and zero need no special care.
+    amplified to the size of the signal. Rank 1, repeated values and zero are no special cases.
 
     Args:
         params: parameters, named parameters, or dicts that define parameter groups.
@@ -69,8 +69,8 @@ class LPMuon(LpOptimizer):
         weight_decay: the decoupled decay lambda.
         alpha: the power itself instead of ``p``, above -1 and at most 1.
         nesterov: look ahead, as Muon does; else x = m.
-        cautious: leave out the coordinates in which u and the gradient disagree, and scale up the
-            others by as much.
+        cautious: zero the coordinates in which u and the gradient differ in sign, and scale up the
+            others to compensate.
         normalize_rows: divide each row of u by the running root mean square of that row, as NorMuon
             does, at the same length of the whole.
         betas: of AdamW's rule; the second is also that of the rows' running mean.
@@ -78,12 +78,12 @@ class LPMuon(LpOptimizer):
         exact: take singular values by eigenvalues of the smaller Gram matrix (True), or powers of
             them by matrix products, to about one percent (False). None chooses the first on a CPU,
             where it is also faster, and the second elsewhere.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: stack matrices of equal shape into one batch; None does so except on a CPU.
         capturable: keep count and p in tensors on the parameters' device, for graph capture.
-        differentiable: refused, because the derivative of singular vectors has no bound.
+        differentiable: not supported, because the derivative of singular vectors is unbounded.
 
-    A gradient that is NaN or infinite makes momentum and parameters NaN for good, as in torch's own
+    A NaN or infinite gradient makes momentum and parameters NaN permanently, as in torch's own
     optimizers: check before ``step``, or use ``torch.amp.GradScaler``, which skips such a step.
 
     Example:
@@ -251,17 +251,16 @@ def _matrix_step(
         rows = torch.stack([_unsharded(some[3]) for some in batch])
         rows = rows.lerp(u.square().mean(-1, True), 1 - beta2)
         for some, v in zip(batch, rows, strict=True):
-            _local_copy(some[3], v)
+            local_part(some[3]).copy_(_part_of(v, some[3]))
         u = _rescaled_rows(u, rows / (1 - beta2**count), group["eps"])
     if group["cautious"]:
         agree = (u * g > 0).to(u.dtype)
         u = u * (agree / agree.mean((-2, -1), keepdim=True).clamp(min=_LEAST_SHARE))
     keep = 1 - lr * group["weight_decay"]
     for (param, _, momentum, _), new_m, step in zip(batch, m, u * -lr, strict=True):
-        _local_copy(momentum, new_m)
-        theta = _unsharded(param)
-        moved = theta.to(step.dtype) * keep + step.view(theta.shape)
-        _local_copy(param, moved)
+        local_part(momentum).copy_(_part_of(new_m, momentum))
+        theta = local_part(param)
+        theta.copy_(theta.to(step.dtype) * keep + _part_of(step, param))
 
 
 def _rescaled_rows(u: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
@@ -304,11 +303,7 @@ def _unsharded(tensor: Any) -> Tensor:
     return full
 
 
-def _local_copy(target: Any, whole: Tensor) -> None:
-    """Write a whole tensor; of a DTensor the part that lies here, without a message."""
-    whole = whole.view(target.shape)
-    if not is_sharded(target):
-        target.copy_(whole)
-        return
-    copy = replicated(whole.to(target.dtype), target.device_mesh)
-    target.to_local().copy_(copy.redistribute(placements=target.placements).to_local())
+def _part_of(whole: Tensor, like: Any) -> Tensor:
+    """Of a whole tensor, the part that lies here of ``like``, without a message."""
+    whole = whole.view(like.shape)
+    return local_part(replicated(whole, like.device_mesh), like) if is_sharded(like) else whole

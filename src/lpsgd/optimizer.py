@@ -184,7 +184,7 @@ class LPSGDM(LPSGD):
             restores the factor ||x||_q^rho that the paper drops, so that the step is exact
             steepest descent as eps -> 0. ``"rms"``: unit root mean square, so that one learning
             rate serves every p; without it, annealing p is also a hidden decay of the step.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: use the multi-tensor path; None chooses it where ``fused`` does not run, unless
             ``differentiable``.
         fused: update everything in one pass without temporary memory: on a CPU by a kernel that
@@ -193,8 +193,8 @@ class LPSGDM(LPSGD):
             chooses the kernel on a CPU where it can run, and never compiles; True raises where
             fused cannot run.
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
-            value of p is then not looked at, and so not checked, during a step.
-        differentiable: let autograd see the step.
+            value of p is then not validated during a step.
+        differentiable: let autograd differentiate through the step.
 
     Range: every finite gradient gives the step of the formula, from denormal numbers (which have
     few digits) to the largest; the momentum needs the difference of gradient and momentum to be

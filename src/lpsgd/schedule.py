@@ -302,14 +302,15 @@ def exponent_at(
 class PScheduler:
     """Sets ``group["p"] = schedule(last_epoch)`` for every group, as an LR scheduler sets the rate.
 
-    For those who would rather call ``scheduler.step()`` than hand the optimizer a schedule. The
+    For loops that call ``scheduler.step()`` instead of giving the optimizer a schedule. The
     unit is the call: one call an epoch with ``CosineP(6, total_steps=epochs)`` is the paper's
     schedule. Learning-rate schedulers may be used on the same optimizer, in any order.
 
     Args:
         optimizer: an optimizer whose groups have a ``p`` and no schedule of their own.
         schedule: a schedule or any callable ``count -> p``, or a list of one for each group.
-        last_epoch: the last count that was used, so that p starts at the next; -1 starts anew.
+        last_epoch: the last count that was used, so that p starts at the next; -1 starts from the
+            beginning.
 
     >>> from lpsgd import LPSGDM
     >>> optimizer = LPSGDM([torch.zeros(3, requires_grad=True)], p=6.0)

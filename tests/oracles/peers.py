@@ -114,6 +114,35 @@ def cautious_adamw(theta, g, state, t, *, lr, betas, eps, weight_decay):
     return (1 - lr * weight_decay) * theta - lr * u
 
 
+def soap(theta, g, state, t, *, lr, betas, eps, weight_decay, every):
+    """Adam in the eigenbasis of the Gram matrices; the first gradient only measures."""
+    if theta.ndim < 2:
+        if t == 1:
+            return theta
+        return adamw(theta, g, state, t - 1, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    x, beta2 = g.reshape(len(g), -1), betas[1]
+    grams = state.setdefault("grams", [0.0, 0.0])
+    if t > 1:
+        left, right = state["bases"]
+        m = state["m"] = betas[0] * state.get("m", 0 * x) + (1 - betas[0]) * x
+        v = state["v"] = beta2 * state.get("v", 0 * x) + (1 - beta2) * (left.T @ x @ right) ** 2
+        size = np.sqrt(v / (1 - beta2 ** (t - 1))) + eps
+        turned = (left.T @ m @ right) / (1 - betas[0] ** (t - 1)) / size
+        u = (left @ turned @ right.T).reshape(theta.shape)
+        theta = (1 - lr * weight_decay) * theta - lr * u
+    products = (x @ x.T, x.T @ x)
+    grams[:] = [beta2 * gram + (1 - beta2) * new for gram, new in zip(grams, products, strict=True)]
+    if t == 1:
+        state["bases"] = [np.linalg.eigh(gram)[1][:, ::-1] for gram in grams]
+    elif (t - 1) % every == 0:
+        for axis, gram in enumerate(grams):
+            basis = state["bases"][axis]
+            order = np.argsort(-np.einsum("ij,ik,kj->j", basis, gram, basis), kind="stable")
+            state["v"] = np.take(state["v"], order, axis)
+            state["bases"][axis] = np.linalg.qr(gram @ basis[:, order])[0]
+    return theta
+
+
 def lpmuon(
     theta, g, state, t, *, lr, momentum, p, weight_decay, nesterov, cautious, normalize_rows
 ):

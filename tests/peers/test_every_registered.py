@@ -56,6 +56,8 @@ ENTRIES = {
     "powersgdm": Entry(oracles.power_sgdm),
     "powerstep": Entry(oracles.power_step),
     "muon": Entry(oracles.muon, tolerance=1e-5, kept=(12 + 2 * 6) / 18),
+    # of the matrix of 3 x 4, two squares of each side beside twice the parameters
+    "soap": Entry(oracles.soap, {"every": 3}, tolerance=1e-10, kept=2 + 2 * (9 + 16) / 18),
     "sgd": Entry(oracles.sgd, {"nesterov": True}),
     "sgdw": Entry(oracles.sgdw),
     "adam": Entry(oracles.adam),
@@ -204,6 +206,10 @@ def test_the_benchmark_measures_every_optimizer(capsys: pytest.CaptureFixture[st
     assert spec.loader is not None
     step = sys.modules["step_benchmark"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(step)
+    # fused beside fused: torch's optimizers take another path unless they are told
+    for name in ("sgd", "sgdw", "adam", "adamw", "adagrad"):
+        made = step.registered(name)([torch.nn.Parameter(torch.ones(3))])
+        assert all(group["fused"] for group in made.param_groups), name
     step.LISTS["ResNet-18"] = lambda: [(4, 3), (5,)]
     assert step.main(["--all", "--seconds", "0", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

@@ -311,3 +311,20 @@ def test_the_command_prints_the_registry(capsys: pytest.CaptureFixture[str]) -> 
 def test_values_that_cannot_be_right_are_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         factory.try_out(*grammar.parse(text))
+
+
+class Told(torch.optim.SGD):
+    """Wants to know how long training will be."""
+
+    def __init__(self, params, lr=0.1, *, total_steps):
+        super().__init__(params, lr)
+        self.total_steps = total_steps
+
+
+def test_an_import_path_that_asks_for_the_number_of_steps_is_told():
+    path = f"{__name__}:Told"
+    assert registry.get(path).required == ()
+    optimizer = factory.build(
+        path, torch.nn.Linear(2, 2), {}, total_steps=30, steps_per_epoch=10, total_epochs=3
+    )
+    assert optimizer.total_steps == 30

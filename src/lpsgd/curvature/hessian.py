@@ -53,7 +53,7 @@ def hessian_operator(
             ``"layer1.*"``, or the parameters themselves.
         batchnorm: ``"eval"`` uses running statistics; ``"batch"`` those of each batch of ``data``,
             as in training, without changing the running ones. Dropout is always off.
-        chunk: at most so many samples at once, to bound memory. With ``batchnorm="batch"`` a
+        chunk: at most this many samples at a time, to bound memory. With ``batchnorm="batch"`` a
             chunk below the batch size is an error, because it would change the statistics; so it
             is for a loss whose mean is not over all samples (class weights, ignored targets).
         kind: ``"hessian"``, or ``"ggn"`` for the generalised Gauss-Newton matrix

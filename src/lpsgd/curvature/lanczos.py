@@ -189,8 +189,8 @@ def top_eigenvalues(
     ``tol`` times the largest eigenvalue in magnitude, for each of the ``k``.
 
     A Krylov space holds one vector for each distinct eigenvalue, however often it occurs. For
-    ``k`` above 1 the search is therefore repeated beside what was found, with as many products,
-    until it finds nothing that belongs among the ``k``.
+    ``k`` above 1 the search is therefore repeated orthogonally to what was found, with as many
+    products, until it finds nothing that belongs among the ``k``.
 
     Args:
         operator: an operator or a symmetric tensor.
@@ -199,7 +199,7 @@ def top_eigenvalues(
             from each end.
         tol: relative error allowed in the eigenvalues.
         basis: vectors held at once (memory: ``basis`` times the parameters); default 2k + 30.
-        max_products: give up after so many, with a RuntimeWarning; default 50 times ``basis``.
+        max_products: give up after this many, with a RuntimeWarning; default 50 times ``basis``.
         seed: of the first vector.
         basis_device: where the basis lives, such as ``"cpu"`` to save a device's memory.
 

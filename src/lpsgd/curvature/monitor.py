@@ -42,23 +42,23 @@ DIAGONAL_PROBES = 8
 
 
 class CurvatureMonitor:
-    """Measure the spectrum when a schedule says so and add a line to ``curvature.jsonl``.
+    """Measure the spectrum every few epochs and append a line to ``curvature.jsonl``.
 
     The samples are read once, so that every measurement sees the same ones. Training
     continues exactly as it would have without the monitor, bit for bit.
 
     Args:
-        model: the network in training (``DistributedDataParallel`` and ``torch.compile`` are seen
-            through).
+        model: the network in training (``DistributedDataParallel`` and ``torch.compile`` are
+            unwrapped).
         loss: ``loss(output, targets)``, one number for a batch.
         data: a pair of tensors or an iterable of pairs, such as a ``DataLoader``.
-        path: the file to add to, or the folder in which it is called ``curvature.jsonl``.
+        path: the file to append to, or the folder in which it is called ``curvature.jsonl``.
         every: measure at the epochs divisible by this number; or a function ``epoch -> bool``.
         probes: Lanczos runs for each measurement.
         lanczos: steps (products) of each run.
         samples: how many samples of ``data``, in all processes together; None for all.
         batchnorm: see :func:`hessian_operator`; written into each record.
-        chunk: at most so many samples at once.
+        chunk: at most this many samples at a time.
         modules: also measure the blocks of these modules (see :func:`layer_operators`).
         diagonal_probes: products for the concentration on the diagonal; 0 leaves it out.
         seed: of the probes, the same at every measurement.
@@ -218,14 +218,17 @@ class CurvatureMonitor:
         if self._announced:
             return
         self._announced = True
-        # Timing is collective when the data is distributed: every process takes part.
-        cost = measure_cost(operator, total, self.lanczos)
         layers = f", {len(blocks)} layers" if blocks else ""
+        probes = "1 probe" if self.probes == 1 else f"{self.probes} probes"
+        # before the timing, which takes as long as two products and may be minutes
         self.say(
             f"curvature: {operator.shape[0]:,} parameters, {operator.samples:,} samples, "
-            f"{self.probes} probes of {self.lanczos} Lanczos steps{layers}: {cost} "
-            "for each measurement"
+            f"{probes} of {self.lanczos} Lanczos steps{layers}: {total} products for each "
+            "measurement; timing one"
         )
+        # Timing is collective when the data is distributed: every process takes part.
+        cost = measure_cost(operator, total, self.lanczos)
+        self.say(f"curvature: each measurement takes {cost}")
 
     def say(self, text: str) -> None:
         """Print a line; override this and :meth:`progress` to show them elsewhere."""
@@ -275,9 +278,9 @@ def append_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_records(path: str | Path) -> list[dict[str, Any]]:
-    """The records by epoch; the last of several for one epoch (a resumed run); no half lines.
+    """The records by epoch; of several for one epoch (a resumed run), the last.
 
-    A whole line that is something else is a ValueError that names it.
+    Incomplete lines are ignored; valid JSON that is not a record is a ValueError that names it.
     """
     by_epoch: dict[float, dict[str, Any]] = {}
     for place, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):

@@ -18,6 +18,7 @@ import torch
 from lpsgd.curvature.hessian import HessianOperator
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SHARE_BETWEEN_LINES = 0.05  # of the time since the start, if that is more
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,13 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.products} products, about {timedelta(seconds=ceil(self.seconds))}; "
-            f"memory {_size(self.basis_bytes)} for the Lanczos basis "
-            f"and {_size(self.graph_bytes)} for graphs"
+            f"about {timedelta(seconds=ceil(self.seconds))}; memory {_size(self.basis_bytes)} "
+            f"for the Lanczos basis and {_size(self.graph_bytes)} for graphs"
         )
 
 
 def measure_cost(operator: HessianOperator, products: int, lanczos: int) -> Cost:
-    """Run one product to build what is kept and a second to time it."""
+    """Run one product to fill the cache and time a second one."""
     vector = torch.ones(operator.shape[0], device=operator.device, dtype=operator.dtype)
     operator @ vector
     _synchronise(operator.device)
@@ -80,7 +80,7 @@ def progress(label: str, total: int, stream: TextIO) -> Iterator[Callable[[], No
 
 
 class PlainProgress:
-    """One line every ten seconds with the time left."""
+    """A line with the time left, every ten seconds and later less often."""
 
     def __init__(self, label: str, total: int, stream: TextIO) -> None:
         self.label, self.total, self.stream = label, total, stream
@@ -90,7 +90,8 @@ class PlainProgress:
     def __call__(self) -> None:
         self.done += 1
         now = time.monotonic()
-        if now - self.spoken < _SECONDS_BETWEEN_LINES or self.done == self.total:
+        pause = max(_SECONDS_BETWEEN_LINES, _SHARE_BETWEEN_LINES * (now - self.start))
+        if now - self.spoken < pause or self.done == self.total:
             return
         self.spoken = now
         left = (now - self.start) / self.done * (self.total - self.done)

@@ -43,7 +43,7 @@ class SpectrumStatistics:
 def statistics(density: SpectralDensity) -> SpectrumStatistics:
     """Compute every statistic of a spectrum from its nodes and weights.
 
-    Ratios to Σ|λ| are nan for a spectrum that is zero throughout.
+    Ratios to Σ|λ| are nan if all eigenvalues are zero.
 
     Example:
         >>> import torch

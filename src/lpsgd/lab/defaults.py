@@ -67,7 +67,7 @@ def doubts(recipes: Iterable[Recipe]) -> str | None:
     if not unsure:
         return None
     named = "; ".join(f"{', '.join(names)} ({why})" for why, names in unsure.items())
-    return f"default learning rates of {named}: `lpsgd sweep` finds those that suit this training"
+    return f"default learning rates of {named}: use `lpsgd sweep` to search for this training"
 
 
 def _doubt(recipe: Recipe) -> str | None:

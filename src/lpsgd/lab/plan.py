@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lpsgd.lab.data.catalogue import check_options as check_data
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
+from lpsgd.lab.labels import file_safe, labels
+from lpsgd.lab.models import check_name as check_model
+from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, read_search_note, to_json
 from lpsgd.lab.store.manifest import run_place
-from lpsgd.lab.store.run_folder import check_folder
+from lpsgd.lab.store.run_folder import check_folder, final_checkpoint
 from lpsgd.peers import factory, grammar, registry
-
-_LONGEST_LABEL = 120
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class Task:
     label: str
     recipe: Recipe
     folder: Path
+    search_note: str = ""
+    """What a verdict has to mention of the search that chose the settings."""
 
 
 def resolve(
@@ -50,6 +51,8 @@ def resolve(
                 "give --allow-import if you trust this file"
             )
         recipe = make_recipe(values, source=source)
+        check_data(recipe.dataset, recipe.data)
+        check_model(recipe.model)
         spec = registry.get(recipe.optimizer)
         found = default_settings(recipe.dataset, recipe.model, recipe.optimizer)
         settings = registry.complete_settings(recipe.optimizer, {**found, **recipe.settings})
@@ -58,41 +61,11 @@ def resolve(
     imported = grammar.is_import_path(recipe.optimizer)
     return recipe.with_changes(
         settings=settings,
+        start=None if recipe.start is None else str(final_checkpoint(Path(recipe.start))),
         # what a registered optimizer needs is known; the flags speak of imported ones
         closure=recipe.closure if imported else spec.needs_closure,
         create_graph=recipe.create_graph if imported else spec.create_graph,
     )
-
-
-def labels(optimizers: Sequence[str]) -> list[str]:
-    """Return a short, distinct, file-safe label for each optimizer as the user wrote it.
-
-    >>> labels(["sgd", "lpsgdm:p=4", "lpsgdm:p=6", "pytorch_optimizer:Shampoo"])
-    ['sgd', 'lpsgdm-p=4', 'lpsgdm-p=6', 'Shampoo']
-    """
-    short = [grammar.parse(text)[0].rpartition(":")[2] for text in optimizers]
-    found = [
-        name if short.count(name) == 1 else text
-        for name, text in zip(short, optimizers, strict=True)
-    ]
-    safe = [file_safe(text) for text in found]
-    for label in safe:
-        if safe.count(label) > 1:
-            raise UserError(f"--optimizers names {label!r} twice with the same settings")
-    return safe
-
-
-def file_safe(text: str) -> str:
-    """A label that can be a folder's name, for which file systems allow 255 bytes.
-
-    >>> file_safe("../lpsgdm:p=4"), file_safe("..")
-    ('lpsgdm-p=4', '')
-    """
-    label = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
-    if len(label.encode()) <= _LONGEST_LABEL:
-        return label
-    kept = label.encode()[: _LONGEST_LABEL - 9].decode(errors="ignore")
-    return f"{kept}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def plan_comparison(
@@ -104,13 +77,9 @@ def plan_comparison(
     source: str = "recipe",
 ) -> tuple[Path, list[Task]]:
     """Return the folder and the runs of a comparison, ordered so that early results are paired."""
-    if not optimizers:
-        raise UserError("--optimizers names no optimizer")
-    try:
-        names = labels(optimizers)
-        recipes = [resolve(values, text, source=source) for text in optimizers]
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    names = labels(optimizers)
+    specs = [grammar.split_name(text)[1] for text in optimizers]
+    recipes = [resolve(values, spec, source=source) for spec in specs]
     return _plan(dict(zip(names, recipes, strict=True)), seeds, out)
 
 
@@ -128,12 +97,9 @@ def plan_recipes(
     optimizer, its settings and the seed they must then agree.
     """
     recipes: dict[str, Recipe] = {}
-    for path in _recipe_files(paths):
-        label = file_safe(path.stem)
-        if not label:
-            raise UserError(f"--recipes {path}: its name makes no label; rename it")
-        if label in recipes:
-            raise UserError(f"--recipes: two files are named {label!r}; rename one")
+    notes: dict[str, str] = {}
+    for label, path in recipe_files(paths).items():
+        notes[label] = read_search_note(path, option="--recipes")
         values = {**read_recipe_file(path, option="--recipes"), **given}
         source = f"--recipes {path}"
         recipes[label] = resolve(values, source=source, allow_import=allow_import)
@@ -146,13 +112,26 @@ def plan_recipes(
                     f"in {label}; compare what differs in the optimizer alone, or give "
                     f"--{name.replace('_', '-')} for all"
                 )
-    return _plan(recipes, seeds, out)
+    return _plan(recipes, seeds, out, notes)
 
 
 _OWN = ("optimizer", "settings", "seed", "closure", "create_graph")  # what competitors differ in
 
 
-def _recipe_files(paths: Sequence[Path]) -> Iterator[Path]:
+def recipe_files(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return the recipe files at ``paths`` by their labels; a folder stands for those in it."""
+    found: dict[str, Path] = {}
+    for path in _files(paths):
+        label = file_safe(path.stem)
+        if not label:
+            raise UserError(f"--recipes {path}: its name makes no label; rename it")
+        if label in found:
+            raise UserError(f"--recipes: two files are named {label!r}; rename one")
+        found[label] = path
+    return found
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
         if not found:
@@ -161,7 +140,10 @@ def _recipe_files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _plan(
-    recipes: Mapping[str, Recipe], seeds: Iterable[int], out: Path | None
+    recipes: Mapping[str, Recipe],
+    seeds: Iterable[int],
+    out: Path | None,
+    notes: Mapping[str, str] | None = None,
 ) -> tuple[Path, list[Task]]:
     try:
         for recipe in recipes.values():
@@ -171,7 +153,12 @@ def _plan(
     first = next(iter(recipes.values()))
     folder = out or Path("runs") / f"{first.dataset}-{first.model}-{first.digest(without=_OWN)}"
     tasks = [
-        Task(name, recipe.with_changes(seed=seed), run_place(folder, name, seed))
+        Task(
+            name,
+            recipe.with_changes(seed=seed),
+            run_place(folder, name, seed),
+            (notes or {}).get(name, ""),
+        )
         for seed in seeds
         for name, recipe in recipes.items()
     ]

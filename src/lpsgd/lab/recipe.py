@@ -19,6 +19,9 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.disk.jsonio import encode, explain
 from lpsgd.lab.store.disk.tomlio import read_toml
 
+SEARCH_NOTE = "search_note"
+"""Beside the recipe's own keys in a file: what a verdict on these settings has to mention."""
+
 
 class Recipe(BaseModel):
     """One run: data, model, optimizer, schedule, numerics, seed."""
@@ -29,49 +32,48 @@ class Recipe(BaseModel):
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True
     )
 
-    dataset: str = Field("digits", description="Data set; `lpsgd data list` names them.")
+    dataset: str = Field("digits", description="See `lpsgd data list`.")
     data: dict[str, Any] = Field(
         default_factory=dict, description="Options of the data set, such as `path` for text."
     )
-    train_size: int | None = Field(None, gt=0, description="Use a stratified subset of this size.")
-    val_size: int = Field(0, ge=0, description="Images held out of the training set.")
-    test_size: int | None = Field(None, gt=0, description="Use this many test images.")
+    train_size: int | None = Field(None, gt=0, description="Train on a stratified subset.")
+    val_size: int = Field(0, ge=0, description="Training images to hold out.")
+    test_size: int | None = Field(None, gt=0, description="Test on a subset.")
     augment: bool = Field(True, description="Augment training images.")
 
     model: str = Field(
-        "mlp", description="Network: mlp, vgg11, vgg11_plain, resnet18, resnet50, gpt."
+        "mlp", description="mlp, convnet, vgg11, vgg11_plain, resnet18, resnet50, gpt."
     )
     width: int | None = Field(None, gt=0, description="Channels of the first layer; default 64.")
+    start: str | None = Field(None, description="Start from the weights of this run or checkpoint.")
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(
         default_factory=dict, description="The optimizer's settings; those left out are filled in."
     )
-    decay: Literal["all", "matrices"] = Field(
-        "all", description="Decay all parameters, or matrices and kernels alone."
-    )
+    decay: Literal["all", "matrices"] = Field("all", description="What weight decay acts on.")
     closure: bool = Field(False, description="Call `step(closure)`, as SAM needs.")
-    create_graph: bool = Field(False, description="Make gradients differentiable, as Sophia needs.")
+    create_graph: bool = Field(False, description="Keep the gradient's graph, as Sophia needs.")
 
     epochs: int = Field(20, gt=0, description="Passes over the training set.")
-    batch_size: int = Field(128, gt=0, description="Examples in one optimizer step.")
-    accumulate: int = Field(1, gt=0, description="Parts in which a batch goes through the network.")
+    batch_size: int = Field(128, gt=0, description="Examples in one step.")
+    accumulate: int = Field(1, gt=0, description="Parts in which a batch is computed.")
     lr_schedule: Literal["cosine", "constant"] = Field("cosine", description="After the warm-up.")
-    warmup_epochs: float = Field(1.0, ge=0, description="Epochs of linear learning-rate warm-up.")
-    lr_end: float = Field(0.0, ge=0, le=1, description="Final learning rate / peak (cosine).")
+    warmup_epochs: float = Field(1.0, ge=0, description="Linear warm-up of the learning rate.")
+    lr_end: float = Field(0.0, ge=0, le=1, description="Last learning rate / peak, for cosine.")
 
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Smoothing of the targets.")
     clip_norm: float | None = Field(None, gt=0, description="Clip the gradient to this l2 norm.")
     ema: float = Field(0.0, ge=0, lt=1, description="Decay of averaged weights; 0 is off.")
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Autocast precision.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Precision of autocast.")
     compile: bool = Field(False, description="Use torch.compile.")
-    device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto takes a GPU if present.")
-    threads: int = Field(1, gt=0, description="CPU threads of a run; they change rounding.")
+    device: str = Field("auto", description="cpu, cuda, cuda:1; auto takes a GPU.")
+    threads: int = Field(1, gt=0, description="CPU threads; they change rounding.")
     seed: int = Field(0, ge=0, lt=2**31, description="Of weights, batches and augmentation.")
     train_eval_every: int = Field(
         0,
         ge=0,
-        description="Epochs between scores on the whole training set (and at the end); 0 never.",
+        description="Score the whole training set every N epochs.",
     )
 
     @field_validator("data", "settings")
@@ -101,6 +103,8 @@ class Recipe(BaseModel):
     def digest(self, *, without: tuple[str, ...] = ()) -> str:
         """Eight hex digits that differ between different recipes."""
         kept = {name: value for name, value in to_json(self).items() if name not in without}
+        if self.start is None:
+            kept.pop("start", None)  # younger than folders that are named by their digest
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -123,7 +127,17 @@ def make_recipe(values: Mapping[str, Any], *, source: str = "recipe") -> Recipe:
 
 def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
     """Read the keys of a TOML recipe; `make_recipe` validates them."""
-    return read_toml(path, f"{option} {path}")
+    values = read_toml(path, f"{option} {path}")
+    values.pop(SEARCH_NOTE, None)
+    return values
+
+
+def read_search_note(path: Path, *, option: str = "--recipe") -> str:
+    """What a sweep wrote into the recipe of a winner that its search leaves doubts about."""
+    note = read_toml(path, f"{option} {path}").get(SEARCH_NOTE, "")
+    if not isinstance(note, str):
+        raise UserError(f"{option} {path}: {SEARCH_NOTE}={note!r} is not a string")
+    return note
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lpsgd.peers.powerstep import PowerStep as PowerStep
     from lpsgd.peers.signsgd import SignSGD as SignSGD
     from lpsgd.peers.signum import Signum as Signum
+    from lpsgd.peers.soap import SOAP as SOAP
     from lpsgd.peers.stacey import Stacey as Stacey
 
 _HOMES = {
@@ -33,10 +34,12 @@ _HOMES = {
     "PowerSGDM": "powersgdm",
     "PowerStep": "powerstep",
     "CautiousAdamW": "cautious",
+    "SOAP": "soap",
 }
 
 __all__ = [
     "GSGD",
+    "SOAP",
     "CautiousAdamW",
     "Lion",
     "LionK",

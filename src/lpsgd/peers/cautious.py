@@ -37,10 +37,10 @@ class CautiousAdamW(Peer):
         least_share: the bound mu of the mean by which a step is scaled up, as in the authors' code.
         state_dtype: the dtype of the averages; None means float32 for half-precision parameters,
             else the parameter's own.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: use the multi-tensor path; None chooses it unless ``differentiable``.
         capturable: keep the count on the parameters' device, for graph capture.
-        differentiable: let autograd see the step.
+        differentiable: let autograd differentiate through the step.
 
     Example:
         >>> theta = torch.tensor([1.0, 1.0], requires_grad=True)

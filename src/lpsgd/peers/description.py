@@ -15,7 +15,8 @@ class OptimizerSpec:
     """One optimizer: its rule, what can be set, what it keeps, where it comes from, how to make it.
 
     ``target`` is the import path of a class that takes parameters first, or of a function that
-    takes the model. With ``takes_total_steps`` it is also told how long training will be.
+    takes the model. With ``takes_total_steps`` it is also told how long training will be, as an
+    import path is that has a ``total_steps`` without a default.
     ``open_settings`` says that names outside ``settings`` may be right too (a class with
     ``**kwargs``).
     """
@@ -43,6 +44,8 @@ def describe(path: str) -> OptimizerSpec:
     if not parameters:
         raise ValueError(f"{path!r} takes no argument: it must take parameters or a model first")
     named = [p for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    told = [p for p in named if p.name == "total_steps" and p.default is p.empty]
+    named = [p for p in named if p not in told]
     return OptimizerSpec(
         name=path,
         rule=(inspect.getdoc(target) or "no description").strip().splitlines()[0],
@@ -50,6 +53,7 @@ def describe(path: str) -> OptimizerSpec:
         state="unknown",
         source=path.split(":")[0],
         target=path,
+        takes_total_steps=bool(told),
         open_settings=any(p.kind is p.VAR_KEYWORD for p in parameters),
         required=tuple(p.name for p in named if p.default is p.empty),
     )

@@ -1,11 +1,13 @@
 """How an optimizer is written as text: ``lpsgdm:lr=1e-3,p=6`` is a name and its settings.
 
-A name is a registered one or an import path, ``package.module:Name``.
+A name is a registered one or an import path, ``package.module:Name``. In a list of several, each
+may be given a name of the user's own: ``ours=lpsgdm:lr=1e-3``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Any
 
 _COMMA = re.compile(r",(?![^(\[]*[)\]])")  # not inside parentheses
@@ -14,6 +16,15 @@ _COMMA = re.compile(r",(?![^(\[]*[)\]])")  # not inside parentheses
 def is_import_path(name: str) -> bool:
     """Tell whether ``name`` looks like ``package.module:Name``."""
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name) is not None
+
+
+def names_import_path(text: str) -> bool:
+    """Tell whether an import path stands anywhere in a text like that of ``--optimizers``.
+
+    >>> names_import_path("sgd:lr=1,my.module:Name"), names_import_path("sgd:lr=1,lion:lr=2")
+    (True, False)
+    """
+    return re.search(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?![\w.]*\s*=)", text) is not None
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -33,19 +44,43 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name, parse_settings(rest) if rest else {}
 
 
-def split_list(text: str) -> list[str]:
-    """Split several optimizers; what looks like ``setting=value`` belongs to the one before it.
+def split_name(text: str) -> tuple[str | None, str]:
+    """Split ``NAME=OPTIMIZER``; without a name it is None.
 
-    >>> split_list("sgd,lpsgdm:lr=1e-3,p=6,adamw")
-    ['sgd', 'lpsgdm:lr=1e-3,p=6', 'adamw']
+    >>> split_name("ours=lpsgdm:lr=1e-3"), split_name("lpsgdm:lr=1e-3")
+    (('ours', 'lpsgdm:lr=1e-3'), (None, 'lpsgdm:lr=1e-3'))
+    """
+    match = re.fullmatch(r"([^:=]*)=(.*)", text.strip())
+    return (match[1].strip(), match[2].strip()) if match else (None, text.strip())
+
+
+def split_list(text: str, known: Container[str]) -> list[str]:
+    """Split several optimizers, each with its settings and perhaps a name of its own.
+
+    ``x=y`` is a setting of the optimizer before it, unless y begins with one of the ``known``
+    optimizers or has a colon: then it begins another one, named x. An import path's setting may
+    be an import path too.
+
+    >>> split_list("sgd,lpsgdm:lr=1e-3,p=6,ours=lpsgdm:p=4,adamw", ["lpsgdm"])
+    ['sgd', 'lpsgdm:lr=1e-3,p=6', 'ours=lpsgdm:p=4', 'adamw']
     """
     found: list[str] = []
-    for part in _COMMA.split(text):
-        if found and ":" not in part.partition("=")[0] and "=" in part:
-            found[-1] += f",{part.strip()}"
-        elif part.strip():
-            found.append(part.strip())
+    for part in filter(None, map(str.strip, _COMMA.split(text))):
+        if found and _is_setting(part, split_name(found[-1])[1], known):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
     return found
+
+
+def _is_setting(part: str, before: str, known: Container[str]) -> bool:
+    key, equals, value = (piece.strip() for piece in part.partition("="))
+    if not equals or ":" in key or value.partition(":")[0] in known:
+        return False
+    first_setting = before.partition("=")[0]
+    if first_setting == before:  # none yet; a number cannot be an optimizer
+        return not isinstance(parse_value(value), str)
+    return ":" not in value or first_setting.count(":") > 1
 
 
 def parse_settings(text: str) -> dict[str, Any]:

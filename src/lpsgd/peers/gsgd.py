@@ -19,8 +19,8 @@ class GSGD(LPSGD):
         \theta_{t+1} = (1 - \eta\lambda)\,\theta_t - \eta\, u_t, \qquad t = 1, 2, \dots
 
     With a = alpha = 1/(p-1) this is :class:`~lpsgd.LPSGD` under the schedule
-    :class:`~lpsgd.LinearAlpha` as eps -> 0, and so it is made: the first step is sign descent, and
-    from step T + 1 on it is gradient descent.
+    :class:`~lpsgd.LinearAlpha` as eps -> 0, and implemented as such: the first step is sign
+    descent, and from step T + 1 on it is gradient descent.
 
     Args:
         params: parameters, named parameters, or dicts that define parameter groups.

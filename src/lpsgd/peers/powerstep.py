@@ -32,10 +32,10 @@ class PowerStep(Peer):
         weight_decay: the decoupled decay lambda.
         state_dtype: the dtype of the momentum; None means float32 for half-precision parameters,
             else the parameter's own.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: use the multi-tensor path; None chooses it unless ``differentiable``.
         capturable: keep the count on the parameters' device, for graph capture.
-        differentiable: let autograd see the step.
+        differentiable: let autograd differentiate through the step.
 
     Example:
         >>> theta = torch.tensor([8.0, -2.0, 0.0], requires_grad=True)

@@ -210,6 +210,15 @@ for _spec in (
         "lpsgd.peers.matrices:muon",
     ),
     OptimizerSpec(
+        "soap",
+        "L, R <- averages of g*g', g'*g; Q_L, Q_R: their eigenvectors, turned every 10 steps; "
+        "adamw in the coordinates Q_L'*g*Q_R; vectors as in adamw; the first step only measures",
+        {"lr": 3e-3, "betas": [0.95, 0.95], "eps": 1e-8, "weight_decay": 0.01, "every": 10},
+        "2 x parameter, and 2 x the square of each dimension of matrices and kernels",
+        "lpsgd.peers.SOAP (Vyas et al., 2024)",
+        "lpsgd.peers:SOAP",
+    ),
+    OptimizerSpec(
         "sgd",
         "g <- g + wd*theta; m <- b*m + g; theta <- theta - lr*m",
         {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "nesterov": False},

@@ -24,10 +24,10 @@ class SignSGD(Peer):
         params: parameters, named parameters, or dicts that define parameter groups.
         lr: the learning rate eta, a number or a tensor of one element.
         weight_decay: the decoupled decay lambda.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: use the multi-tensor path; None chooses it unless ``differentiable``.
         capturable: keep the count on the parameters' device, for graph capture.
-        differentiable: let autograd see the step.
+        differentiable: let autograd differentiate through the step.
 
     Example:
         >>> theta = torch.tensor([1.0, -1.0, 5.0], requires_grad=True)

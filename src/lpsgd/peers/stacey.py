@@ -46,17 +46,17 @@ class Stacey(Peer):
             a schedule ``step -> p`` such as :class:`~lpsgd.CosineP`, as in :class:`~lpsgd.LPSGDM`.
         tau: the weight of the dual sequence, in [0, 1].
         dual_lr: the step a of the dual sequence (alpha in the authors' text). Learning-rate
-            schedulers leave it as it is.
+            schedulers do not change it.
         mode: ``"p2"`` takes the dual step in the Euclidean geometry, ``"pp"`` in that of l_p.
         weight_decay: the decoupled decay lambda.
         eps: the constant epsilon > 0 that keeps the scaling finite at zero.
         state_dtype: the dtype of the momentum m; None means float32 for half-precision parameters,
             else the parameter's own. z, which is a parameter itself, is never stored in less.
-        maximize: climb instead of descending.
+        maximize: maximize the objective instead of minimizing it.
         foreach: use the multi-tensor path; None chooses it unless ``differentiable``.
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
-            value of p is then not looked at, and so not checked, during a step.
-        differentiable: let autograd see the step.
+            value of p is then not validated during a step.
+        differentiable: let autograd differentiate through the step.
 
     Example:
         >>> from lpsgd import CosineP

@@ -95,7 +95,7 @@ def test_below_five_seeds_nothing_is_called_real(tmp_path, seeds):
     versus = by_label(analysis)["lpsgdm"].versus["test_top1"]
     assert versus.verdict == "too few seeds"
     assert "too few seeds" in versus.text
-    assert analysis.verdict[0].startswith(f"Too few seeds: {seeds}, and at least 5")
+    assert analysis.verdict[0].startswith(f"Too few seeds for a verdict: {seeds}; at least 5")
     assert (versus.p is None) == (seeds == 1)
     assert (versus.smallest_detectable is None) == (seeds == 1)
     json.dumps(analysis.to_json(), allow_nan=False)
@@ -142,19 +142,21 @@ def test_diverged_unfinished_and_missing_runs_are_shown_and_left_out(five_seeds)
     assert results["lion"].final["test_top1"].mean == pytest.approx(sum(WORSE[:4]) / 4)
     assert results["lion"].versus["test_top1"].n == 4
     assert (results["adam"].complete, results["adam"].unfinished) == (3, 2)
-    assert "1 of 5 runs of lion diverged; its numbers are of the others only." in analysis.verdict
+    assert "1 of 5 runs of lion diverged; its numbers are from the others only." in analysis.verdict
     assert analysis.notes == (
         "Not finished: adam, seed 3 (epoch 5 of 5).",
         "Not started: adam, seed 4.",
         "Diverged: lion, seed 4 (loss is nan at step 17).",
     )
-    assert "Too few seeds for adam, lion: 3 to 4, and at least 5" in " ".join(analysis.verdict)
+    assert "Too few seeds for a verdict on adam, lion: 3 to 4; at least 5" in " ".join(
+        analysis.verdict
+    )
     for seed in range(4):
         result = lion / f"seed-{seed}" / "result.json"
         ended = json.loads(result.read_text())
         result.write_text(json.dumps({**ended, "state": "diverged"}))
     verdict = analyse(load_comparison(five_seeds)).verdict
-    assert "All 5 runs of lion diverged: it has no numbers." in verdict
+    assert "All 5 runs of lion diverged: it has no result." in verdict
     states = {(run["label"], run["seed"]): run["state"] for run in analysis.to_json()["runs"]}
     assert states["lion", 4] == "diverged"
     assert states["adam", 4] == "not started"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 
 from lpsgd.lab.cli import app as cli
+from lpsgd.lab.cli.options import with_recipe_options
 
 
 def shown_text(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -41,3 +45,60 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
 ) -> None:
     assert cli.main(["trian"]) == 2
     assert "Did you mean 'train'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "lines", "first"),
+    [
+        ("train", 90, "--optimizer --out --dataset --model --epochs --seed"),
+        ("compare", 105, "--optimizers --seeds --reference --out --dataset --model --epochs"),
+        ("sweep", 125, "--space --optimizers --trials --out --dataset --model --epochs"),
+        ("reproduce", 60, "--scale --models --out --list"),
+        ("spectrum", 40, "--layerwise --checkpoints --curvature --out"),
+    ],
+)
+def test_help_begins_with_what_matters_and_is_short(
+    command: str,
+    lines: int,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) <= lines
+    panel = shown.partition("─ Options ─")[2].partition("╰")[0]
+    assert re.findall(r"^│[ *]+(--[\w-]+)", panel, re.MULTILINE) == [*first.split(), "--help"]
+
+
+def test_a_switch_is_shown_by_the_form_that_changes_something(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Both forms work: a recipe file may have turned it on."""
+    assert cli.main(["train", "--help"]) == 0
+    shown = re.findall(
+        r"--(?:no-)?(?:augment|compile|closure|create-graph)\b", capsys.readouterr().out
+    )
+    assert sorted(set(shown)) == ["--closure", "--compile", "--create-graph", "--no-augment"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], {}),
+        (["--no-augment", "--compile"], {"augment": False, "compile": True}),
+        (["--augment", "--no-compile"], {"augment": True, "compile": False}),
+    ],
+)
+def test_switches_reach_the_recipe(words: list[str], expected: dict[str, bool]) -> None:
+    found: list[dict[str, Any]] = []
+
+    @with_recipe_options()
+    def command(given: dict[str, Any]) -> None:
+        found.append(given)
+
+    app = typer.Typer()
+    app.command()(command)
+    app(words, standalone_mode=False)
+    assert found == [expected]

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from lpsgd.lab.cli.app import main
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.plan import labels, plan_comparison
+from lpsgd.lab.labels import labels
+from lpsgd.lab.plan import plan_comparison
 from lpsgd.lab.store.run_folder import open_run
 from lpsgd.lab.training.loop import train
 from tests.lab.comparing import (
@@ -58,8 +60,44 @@ def test_labels() -> None:
     assert first != second
     assert first.startswith("sgd-momentum=0.1")
     assert max(len(first), len(second)) <= 120
-    with pytest.raises(UserError, match="twice with the same settings"):
+    with pytest.raises(UserError, match="'sgd' and 'sgd' have one label, 'sgd'"):
         labels(["sgd", "sgd"])
+
+
+def test_names_of_the_users_own() -> None:
+    assert labels(["ours=lpsgdm:lr=1", "lpsgdm", "a.b=sgd"]) == ["ours", "lpsgdm", "a.b"]
+    for text in ("a/b=sgd", "=sgd", ".=sgd", "a b=sgd", f"{'x' * 61}=sgd"):
+        with pytest.raises(UserError, match=r"the name '.*' of 'sgd': allowed are letters"):
+            labels([text])
+    for clash in (["a=sgd", "a=adamw"], ["sgd=adamw", "sgd"], ["a=sgd", "A=adamw"]):
+        with pytest.raises(UserError, match="have one label"):
+            labels(clash)
+
+
+def test_names_are_used_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Terminal, page, figure, JSON, folders, and when the same command resumes."""
+    out = tmp_path / "out"
+    command = ["compare", "--optimizers", "slow=sgd:lr=0.01,fast=sgd:lr=0.1,momentum=0.9"]
+    size = ["--model", "mlp", "--width", "8", "--epochs", "1", "--train-size", "128"]
+    command += [*size, "--seeds", "1", "--jobs", "1", "--reference", "slow", "--out", str(out)]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert "[2/2] fast seed 0: done" in first.err
+    assert sorted(path.name for path in (out / "runs").iterdir()) == ["fast", "slow"]
+    assert json.loads((out / "comparison.json").read_text())["optimizers"] == ["slow", "fast"]
+    page = (out / "report.html").read_text()
+    assert '<span class="piece">fast</span>' in page
+    assert '"label":"fast"' in page
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+    assert main([*command, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert [(o["label"], o["settings"]["lr"]) for o in again["optimizers"]] == [
+        ("slow", 0.01),
+        ("fast", 0.1),
+    ]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("result.json")} == before
+    assert main(["report", str(out), "--figure"]) == 0
+    assert "<!-- fast -->" in (out / "curves.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +181,7 @@ def test_wrong_input_for_all_runs_is_said_once(
     assert run_compare(tmp_path / "out", "sgd,adamw", "--data", "nonsense=1", "--jobs", "1") == 2
     assert "nonsense" in capsys.readouterr().err
     assert run_compare(tmp_path / "out", "sgd,adamw", "--reference", "lion") == 2
-    assert "--reference lion: not among" in capsys.readouterr().err
+    assert "--reference: unknown label 'lion'" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written_does_not_cost_the_numbers(

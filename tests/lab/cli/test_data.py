@@ -29,8 +29,8 @@ def test_list_as_json(capsys, tmp_path):
     listed = json.loads(capsys.readouterr().out)
     assert listed["root"] == str(tmp_path)
     states = {line["name"]: line["state"] for line in listed["data"]}
-    assert states["digits"] == "there"
-    assert states["cifar10"] == states["imagefolder"] == "not there"
+    assert states["digits"] == "present"
+    assert states["cifar10"] == states["imagefolder"] == "missing"
 
 
 @pytest.mark.usefixtures("published")
@@ -50,7 +50,7 @@ def test_get_verify_damage_verify(capsys, tmp_path):
     assert capsys.readouterr().out.endswith("cifar10: ok\n")
     assert cli.main(["data", "list", *root, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["data"]
-    assert [line["state"] for line in listed if line["name"] == "cifar10"] == ["there"]
+    assert [line["state"] for line in listed if line["name"] == "cifar10"] == ["present"]
 
     (tmp_path / "root" / "cifar-10-batches-bin" / "data_batch_2.bin").write_bytes(b"x")
     assert cli.main(["data", "verify", "cifar10", *root, "--json"]) == 1

@@ -36,10 +36,12 @@ def test_list_tells_cost_and_choices(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_list_times_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list", "--scale", "smoke", "--gpu", "T4"]) == 0
-    out = capsys.readouterr().out
-    assert "this machine" in out
-    assert "T4" in out
-    assert "sgd-momentum=heavy-ball" in out
+    shown = capsys.readouterr()
+    assert "this machine" in shown.out
+    assert "T4" in shown.out
+    assert "sgd-momentum=heavy-ball" in shown.out
+    assert "timing the networks on this machine" in shown.err
+    assert max(map(len, shown.out.splitlines())) <= 80
 
 
 def test_dry_run_prints_every_setting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -133,6 +135,25 @@ def test_targets_without_training(
     files = [Path(name) for name in json.loads(capsys.readouterr().out)["files"]]
     assert all(path.is_file() for path in files)
     assert (tmp_path / target / f"{target}.md") in files
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("claims", ["statements: ", "the paper says", "does not follow"]),
+        ("fig3", ["Largest loss within the last 10 steps", "weak anisotropy", "LPSGD, annealed p"]),
+    ],
+)
+def test_a_result_is_printed_and_not_only_its_path(
+    target: str, said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", target, "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(words in line for line in lines) for words in said), lines
+    assert f"wrote {tmp_path / target / f'{target}.md'}" in lines
+    result = lines[: next(k for k, line in enumerate(lines) if line.startswith("wrote"))]
+    assert max(map(len, result)) <= 80
+    assert not [line for line in result if "…" in line or "**" in line]
 
 
 def check_files(folder: Path) -> None:

@@ -108,7 +108,7 @@ def test_spectrum_measures_checkpoints(recorded_run, tmp_path, capsys):
         assert np.allclose(measured["nodes"], recorded[3]["nodes"], rtol=1e-4, atol=1e-5)
         assert {row["epoch"] for row in result["rows"]} == {0, 2, 3}
         assert str(out / "density.png") in result["files"]
-        assert "products, about" in shown.err
+        assert "products for each measurement; timing one" in shown.err
 
 
 def test_the_density_is_that_of_the_checkpoint_that_was_named(recorded_run, tmp_path, monkeypatch):

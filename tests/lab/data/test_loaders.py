@@ -123,7 +123,7 @@ def test_images_are_kept_as_bytes():
         ({"workers": -1}, "workers is -1"),
         ({"device": "gpu"}, "device is 'gpu', which is not usable"),
         ({"device": "cuda:99"}, "device is 'cuda:99', which is not usable"),
-        ({"fold": 3}, "data set 'digits' has no option 'fold'; its options: none"),
+        ({"fold": 3}, "data set 'digits': unknown option 'fold'; there are: none"),
     ],
 )
 def test_wrong_settings(settings, message):

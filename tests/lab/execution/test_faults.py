@@ -79,36 +79,55 @@ def test_a_signal_without_a_name_is_told_by_its_number(
     assert f"killed by signal {signal.SIGRTMIN + 6}" in event.text
 
 
-PLANTED = ("queue.py", "random.py", "json.py", "torch.py", "signal.py")
+# of the standard library, installed ones, and some that libraries use if they are installed
+PLANTED = "queue random json torch signal tensorflow pandas IPython cupy triton polars opt_einsum"
+SMALL = "--model mlp --width 8 --epochs 1 --train-size 64 --test-size 32 --batch-size 32 --out out"
+
+
+def plant(folder: Path) -> None:
+    for name in PLANTED.split():
+        (folder / f"{name}.py").write_text("open('executed', 'a').write(__name__)\n")
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["compare", "--model", "mlp", "--width", "8", "--epochs", "1", "--seeds", "1"],
-        ["data", "list"],
-        ["optimizers"],
+        f"compare --seeds 1 --optimizers sgd {SMALL}",
+        pytest.param(f"train {SMALL}", marks=pytest.mark.slow),
+        pytest.param(f"sweep --space space.toml --jobs 1 {SMALL}", marks=pytest.mark.slow),
+        pytest.param("bench imports --rounds 1", marks=pytest.mark.slow),
+        "data list",
+        "optimizers",
     ],
-    ids=lambda command: command[0],
+    ids=lambda command: command.split()[0],
 )
-def test_modules_in_the_current_folder_are_not_executed(command: list[str], tmp_path: Path) -> None:
-    for name in PLANTED:
-        (tmp_path / name).write_text("open('executed', 'a').write(__name__)\n")
+def test_modules_in_the_current_folder_are_not_executed(command: str, tmp_path: Path) -> None:
+    plant(tmp_path)
+    (tmp_path / "space.toml").write_text("[sgd]\nlr = [0.1, 0.2]\n")
     script = Path(sys.executable).with_name("lpsgd")
-    if command[0] == "compare":
-        command = [*command, "--optimizers", "sgd", "--train-size", "64", "--test-size", "32"]
-        command += ["--batch-size", "32", "--out", "out"]
     environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[3])}
     done = subprocess.run(
-        [str(script), *command], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [str(script), *command.split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "executed").exists()
+    assert not (tmp_path / "executed").exists(), (tmp_path / "executed").read_text()
+
+
+@pytest.mark.slow
+def test_a_module_in_the_current_folder_is_found_if_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from torch.optim import SGD as Mine\n")
+    script = Path(sys.executable).with_name("lpsgd")
+    environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[3])}
+    command = f"train --optimizer mine:Mine:lr=0.1 {SMALL}"
+    subprocess.run([str(script), *command.split()], cwd=tmp_path, env=environment, check=True)
 
 
 def test_the_probe_of_a_precision_does_not_execute_them_either(tmp_path: Path) -> None:
-    for name in PLANTED:
-        (tmp_path / name).write_text("open('executed', 'a').write(__name__)\n")
+    plant(tmp_path)
     code = "from lpsgd.lab.training import precision; print(precision.probe('bfloat16'))"
     environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[3])}
     subprocess.run(

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from lpsgd.lab.events import (
     AssignedEvent,
+    CurvatureEvent,
+    CurvatureProgressEvent,
     EndEvent,
     EpochEvent,
     ErrorEvent,
@@ -184,3 +186,56 @@ def test_names_and_reasons_are_not_read_as_markup() -> None:
     stream = io.StringIO()
     Console(file=stream, width=110).print(progress_table(list(display._runs.values()), rows=0))
     assert "sgd[bold]" in stream.getvalue()
+
+
+def test_lines_of_a_reproduction_name_target_network_and_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs, clock = make_tasks(1), ManualClock()
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with RunsDisplay(runs, console, title="fig2", clock=clock) as display:
+        display.listen(runs[0], AssignedEvent())
+        display.listen(runs[0], epoch_event(2, test_top1=91.5))
+        display.listen(runs[0], EndEvent(state="complete", epochs=2))
+        clock.now = 100.0
+        display.listen(runs[1], StepEvent(step=1))
+    assert capsys.readouterr().err.splitlines() == [
+        "fig2 [1/2] mlp / digits, sgd seed 0: done, test accuracy 91.50 %",
+        "fig2: 2 runs: 1 done, 1 queued",
+    ]
+
+
+def test_a_measurement_of_curvature_shows_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fig. 1 measures for hours; nothing of it was told."""
+    clock = ManualClock()
+    monkeypatch.setattr("lpsgd.curvature.progress.time.monotonic", clock)
+    runs = make_tasks(1)
+    with RunsDisplay(runs, Console(file=io.StringIO()), title="fig1", clock=clock) as display:
+        for done in range(1, 5):
+            clock.now += 11
+            label = "curvature at epoch 0"
+            display.listen(runs[0], CurvatureProgressEvent(label=label, done=done, total=4))
+        display.listen(runs[0], CurvatureEvent(text="curvature at epoch 0: λ from -1 to 2"))
+    # the clock starts with the first product
+    name = "fig1 [0/2] mlp / digits, sgd seed 0: curvature at epoch 0: "
+    assert capsys.readouterr().err.splitlines() == [
+        f"{name}2/4 products, 0:00:11 left",
+        f"{name}3/4 products, 0:00:08 left",
+        f"{name}λ from -1 to 2",
+    ]
+
+
+def test_a_measurement_is_a_note_in_the_table() -> None:
+    _, console = terminal_console()
+    runs = make_tasks(1)
+    with RunsDisplay(runs, console) as display:
+        display.listen(runs[0], AssignedEvent())
+        for done in (1, 2):
+            event = CurvatureProgressEvent(label="curvature at epoch 0", done=done, total=2)
+            display.listen(runs[0], event)
+            told = shown_rows(display)[1] == (
+                "sgd seed 0 running 0/2 curvature at epoch 0: 1/2 products"
+            )
+            assert told == (done == 1)

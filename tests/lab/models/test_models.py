@@ -210,3 +210,12 @@ def test_what_is_refused(arguments, message):
     given = {"name": "resnet18", "input_shape": SMALL, "classes": 10} | arguments
     with pytest.raises(UserError, match=message):
         create(given.pop("name"), **given)
+
+
+def test_convnet_parameter_count_and_smallest_image():
+    model = create("convnet", input_shape=(3, 16, 16), classes=10, width=16)
+    kernels = 9 * 16 * (3 + 2 * 16 + 2 * 4 * 16 + 4 * 4 * 16)
+    norms = 2 * 16 * (1 + 2 + 4 + 4)
+    assert count(model) == kernels + norms + 64 * 10 + 10
+    with pytest.raises(UserError, match="convnet halves images twice"):
+        create("convnet", input_shape=(3, 2, 2), classes=10)

@@ -22,6 +22,7 @@ def test_every_claim_has_one_check() -> None:
     assert {claim.place.split(" (")[0] for claim in claims.claims()} == {
         "abstract",
         "introduction",
+        "method",
         "results",
     }
 

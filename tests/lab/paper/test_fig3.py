@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpsgd.lab.paper.figures import fig3
+from lpsgd.lab.paper.figures import fig3, fig3_search
 from lpsgd.lab.report.document import write_document
 from tests.oracles.lp import paper_p, trajectory
 
@@ -51,8 +51,45 @@ def test_lpsgd_is_the_papers_algorithm(quadratic: fig3.Quadratic, method: str) -
 def test_signgd_moves_by_its_learning_rate_and_then_oscillates() -> None:
     points = fig3.trajectory("SignGD", fig3.STRONG, fig3.SETTINGS["strong"])
     moves = np.abs(np.diff(points, axis=0))
-    assert moves == pytest.approx(np.full_like(moves, 0.1))
-    assert np.abs(points[50:, 0] - 1).max() == pytest.approx(0.1)
+    lr = fig3.SETTINGS["strong"].lr_sign
+    assert moves == pytest.approx(np.full_like(moves, lr))
+    assert lr / 2 < np.abs(points[500:, 0] - 1).max() < lr
+
+
+@pytest.mark.parametrize("quadratic", fig3.QUADRATICS, ids=lambda q: q.name)
+def test_signgd_does_not_pass_through_the_minimum_by_its_lattice(
+    quadratic: fig3.Quadratic,
+) -> None:
+    """A rate that divides the distance puts every second step exactly on the minimum."""
+    chosen = fig3.SETTINGS[quadratic.name]
+    steps = (np.array(quadratic.minimum) - np.array(chosen.start)) / chosen.lr_sign
+    assert np.abs(steps - steps.round()).min() > 0.2
+
+
+def test_the_search_is_that_of_the_optimizers() -> None:
+    """Its best rates, given to the real optimizers, reach its losses."""
+    steps, p_max = 100, 6.0
+    args = (fig3.STRONG.curvature, fig3.STRONG.minimum, (0.0, 0.0), steps, p_max)
+    for method, best in fig3_search.search(*args).items():
+        chosen = fig3.Settings((0.0, 0.0), steps, p_max, best.lr, best.lr, best.lr)
+        points = fig3.trajectory(method, fig3.STRONG, chosen)
+        assert fig3.STRONG.loss(points[-10:]).max() == pytest.approx(best.loss, rel=1e-6), method
+
+
+def test_what_the_text_says_of_the_search_is_what_it_finds() -> None:
+    rows = list(fig3._search())
+    for steps, p_max, gd, _, sign, _, fixed, _, annealed, _ in rows:
+        wins = steps == 3000 or (steps == 1000 and p_max >= 8)
+        assert (annealed < min(gd, sign, fixed)) is wins, (steps, p_max)
+        if steps == 100:
+            assert 0.5 * gd < annealed < gd  # hardly better than GD
+        assert sign < 0.2 * gd
+    drawn = fig3.SETTINGS["strong"]
+    ends = {
+        m: fig3.STRONG.loss(fig3.trajectory(m, fig3.STRONG, drawn)[-10:]).max()
+        for m in fig3.METHODS
+    }
+    assert min(ends, key=ends.__getitem__) == "LPSGD, annealed p"
 
 
 def with_anisotropy(quadratic: fig3.Quadratic, ratio: float) -> fig3.Quadratic:
@@ -79,11 +116,11 @@ def test_files(tmp_path: Path) -> None:
     written = write_document(fig3.reproduce(tmp_path), tmp_path)
     assert {"fig3.svg", "fig3.png", "fig3.csv", "fig3.html", "fig3.md"} <= {p.name for p in written}
     text = (tmp_path / "fig3.md").read_text()
-    for chosen in ("start (0.0, 0.0)", "100 steps", "GD 0.009", "GD 0.5", "SignGD 0.1"):
+    for chosen in ("start (0.0, 0.0)", "1000 steps", "GD 0.0096", "GD 0.5", "SignGD 0.13"):
         assert chosen in text
     with (tmp_path / "fig3.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 2 * 4 * 101
+    assert len(rows) == 2 * 4 * 1001
 
 
 # --- the page ----------------------------------------------------------------------------------
@@ -203,9 +240,9 @@ def test_methods_can_be_hidden_and_the_end_moved(tab: Any) -> None:
 
 
 def test_playing_ends_at_the_last_step(tab: Any) -> None:
-    move(tab, "shown", 95)
+    move(tab, "shown", 950)
     tab.click("#play")
-    tab.get_by_text("at step 100").first.wait_for(timeout=20_000)
+    tab.get_by_text("at step 1000").first.wait_for(timeout=20_000)
     assert tab.inner_text("#play") == "Play"
 
 

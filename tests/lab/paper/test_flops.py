@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from lpsgd.curvature import CurvatureMonitor
 from lpsgd.lab.errors import UserError
@@ -32,6 +35,43 @@ def test_published_figures(model: str, size: int, classes: int, gmacs: float) ->
     assert cost.forward / 2e9 == pytest.approx(gmacs, abs=0.01)
     # the backward pass has two products for each one forward, but for the first layer's input
     assert 2.8 * cost.forward < cost.training < 3 * cost.forward
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("mlp", None, (1, 8, 8), 10),
+        Shape("vgg11", 16, (3, 32, 32), 10),
+        Shape("resnet18", 8, (3, 32, 32), 10),
+    ],
+)
+def test_counts_are_those_of_torchs_counter(shape: Shape) -> None:
+    """torch's counter sees every operation of the three passes, and takes seconds for each."""
+    images = 2
+    with torch.device("meta"):
+        network = shape.create()
+        targets = torch.zeros(images, dtype=torch.long)
+        with FlopCounterMode(display=False) as forward:
+            loss = cross_entropy(network(torch.empty(images, *shape.input_shape)), targets)
+        weights = list(network.parameters())
+        with FlopCounterMode(display=False) as backward:
+            gradient = torch.autograd.grad(loss, weights, create_graph=True)
+        with FlopCounterMode(display=False) as again:
+            torch.autograd.grad(gradient, weights, [torch.empty_like(w) for w in weights])
+    found = count_flops(shape)
+    assert found.forward == forward.get_total_flops() // images
+    assert found.training - found.forward == backward.get_total_flops() // images
+    # of a strided convolution's second derivative torch counts some products twice
+    second = again.get_total_flops() // images
+    assert found.hessian - found.training == pytest.approx(second, rel=0.04)
+
+
+def test_counting_is_quick() -> None:
+    """`lpsgd reproduce --list` counts seven networks before it shows anything."""
+    count_flops(Shape("mlp", None, (1, 8, 8), 10))  # torch's own start
+    start = time.process_time()
+    count_flops(Shape("resnet50", None, (3, 224, 224), 999))
+    assert time.process_time() - start < 1
 
 
 def options(scale: Scale) -> Setup:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lpsgd.lab.analysis.stats import summarise
 from lpsgd.lab.paper.choices import read_choices
 from lpsgd.lab.paper.protocol import RunGroup, Setup, all_tasks, load_runs, scaled_epoch
 from lpsgd.lab.paper.scales import SCALES, Scale
@@ -131,3 +132,17 @@ def test_missing_runs_are_dashes(tmp_path: Path) -> None:
     groups = load_runs(result_tables.plan("imagenet1k", chosen))
     document = result_tables.draw("imagenet1k", "table3", chosen, load_runs(groups))
     assert "| ResNet-50 | Lion | - | - | - | - | - | - |" in to_markdown(document)
+
+
+def test_ties_within_the_printed_digits_are_all_bold() -> None:
+    published = tables.result("cifar10", "VGG-11", "AdamW", "test_top1", 50)
+    found = [
+        result_tables.Measurement("VGG-11", name, "test_top1", 50, summarise(values), published)
+        for name, values in {"a": [90.0, 90.002], "b": [90.0, 90.0], "c": [89.0, 89.0]}.items()
+    ]
+    table = result_tables._layout("table1", found, [50])
+    assert [row[2] for row in table.rows] == [
+        "**90.00 ± 0.00**",
+        "**90.00 ± 0.00**",
+        "89.00 ± 0.00",
+    ]

@@ -180,3 +180,11 @@ def test_decay_shrinks_the_parameters_and_respects_its_bound() -> None:
     for d in found[1:]:
         assert d.bound is not None
         assert d.largest_entry <= d.bound
+
+
+def test_the_rates_tell_what_they_measure() -> None:
+    """At cpu scale they take a minute; whoever waits is told which horizon is next."""
+    told: list[str] = []
+    rates.measure_rates([5, 50], told.append)
+    theorems = ("Theorem 1 (LPSGD)", "Theorem 2 (LPSGDM)")
+    assert told == [f"{theorem}, T = {T}" for theorem in theorems for T in (5, 50)]

@@ -49,9 +49,43 @@ def test_table_fits_and_folds_no_number(folder, width):
     assert "Better than sgd on test accuracy: lpsgdm." in text
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_labels_fold_between_settings(tmp_path, width):
+    long = "lpsgdm-normalize=rms-lr=1e-2-weight_decay=0.0005"
+    values = [90.0, 91.0, 89.5]
+    text = printed(write_comparison(tmp_path / "c", {"sgd": values, long: values}), width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    parts = {"lpsgdm-", "normalize=", "rms-", "lr=1e-2-", "weight_", "decay=", "0.0005"}
+    starts = [
+        line.split()[0] for line in text.splitlines() if line.startswith((" lp", " no", " we"))
+    ]
+    assert starts
+    for start in starts:  # whole parts, one or several
+        left = start
+        while left:
+            part = next((part for part in parts if left.startswith(part)), None)
+            assert part, start
+            left = left.removeprefix(part)
+
+
+def test_values_that_print_alike_are_bold_alike(tmp_path):
+    """92.301 and 92.298 are both printed as 92.30: marking one of them would be a riddle."""
+    finals = {"a": [92.301] * 2, "b": [92.298] * 2, "c": [92.2] * 2}
+    folder = write_comparison(tmp_path / "c", finals)
+    text = printed(folder, 100, force_terminal=True, color_system="standard")
+    table = text.partition("Final test NLL")[0]
+    assert table.count("\x1b[1m92.30\x1b[0m") == 2
+    assert "\x1b[1m92.20" not in table
+    assert "Highest mean test accuracy: a, b (92.30 %)." in text
+    assert cli.main(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    assert page.count("<strong>92.30</strong>") == 2
+    assert "<strong>92.20</strong>" not in page
+
+
 def test_one_seed_makes_no_test(tmp_path):
     text = printed(write_comparison(tmp_path / "c", {"sgd": [90.0], "adam": [91.0]}), 80)
-    assert "No paired t-test could be made" in text
+    assert "No paired t-test: it needs at least two shared seeds" in " ".join(text.split())
 
 
 def test_table_off_a_terminal_has_no_control_codes(folder):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
+from rich.console import Console
 
 from lpsgd.lab.plan import Task, resolve
-from lpsgd.lab.recipe import read_recipe_file
-from lpsgd.lab.report.document import Picture
+from lpsgd.lab.recipe import read_recipe_file, read_search_note
+from lpsgd.lab.report.document import Picture, to_markdown
+from lpsgd.lab.report.style import DARK
 from lpsgd.lab.search.definition import Sweep
+from lpsgd.lab.search.method import WORST, Search
 from lpsgd.lab.search.outcome import Outcome, best_by_lr, conclude, good_region, pruned_text
-from lpsgd.lab.search.proposals import WORST, Ended, Score, Search
+from lpsgd.lab.search.proposals import Ended, Score
 from lpsgd.lab.search.report.figures import all_figures, importances
-from lpsgd.lab.search.report.page import write_winners
+from lpsgd.lab.search.report.page import make_document, write_winners
+from lpsgd.lab.search.report.terminal import render_winners
 from lpsgd.lab.search.run import read_score
 from lpsgd.lab.search.space_file import parse_space
 
@@ -125,7 +131,8 @@ def test_the_recipe_says_exactly_what_won(tmp_path: Path, label: str) -> None:
     comments = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert "Validation accuracy 70.00 %" in comments[1]
     assert comments[2] == "# lpsgd sweep --space x??"
-    assert "lowest that was allowed" in comments[3]
+    note = "after a search whose best learning rate, 1e-05, is the lowest allowed"
+    assert read_search_note(path) == note
 
 
 def test_importance_finds_the_setting_that_matters(tmp_path: Path) -> None:
@@ -235,6 +242,8 @@ def test_the_legend_fits_and_ticks_are_short(tmp_path: Path) -> None:
             assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     (legend,) = pictures["accuracy-over-lr"].figure.legends
     assert len(legend.get_texts()) == 5
+    cells = pictures["lr-and-p"].figure.axes[0].texts
+    assert not {to_hex(cell.get_color()) for cell in cells} & set(DARK)  # they stay on a dark page
     ticks = pictures["lr-and-p"].figure.axes[0].get_yticklabels()
     assert [tick.get_text() for tick in ticks] == ["3", "9.92"]
 
@@ -254,3 +263,27 @@ def test_weights_that_are_not_numbers_have_the_worst_score(
     (tmp_path / "result.json").write_text(json.dumps({"state": "diverged", "epochs": 1}))
     assert read_score(task, 1, how) == Score({"top1": 9.0, "nll": 2.3}[metric], 9.0, 2.3)
     assert read_score(task, 2, how) == Score(WORST[metric], 0.0, None)
+
+
+def test_a_search_that_covered_little_says_so(tmp_path: Path) -> None:
+    space = {"sgd": {"lr": [0.01, 0.1, 1.0], "momentum": [0.0, 0.9], "weight_decay": [0.0, 0.1]}}
+    middle = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}
+    lowest = {**middle, "lr": 0.01}
+    few = outcome(space, [[ended(0, middle, 90.0), ended(1, lowest, 80.0)]], tmp_path)
+    assert few.winners[0].note == "after a search that tried 2 of 12 combinations"
+    enough = [ended(k, {**lowest, "weight_decay": k % 2 / 10}, 80.0) for k in (1, 2)]
+    wide = outcome(space, [[ended(0, middle, 90.0), *enough]], tmp_path)
+    assert wide.winners[0].note == ""
+    both = outcome(space, [[ended(0, lowest, 90.0)]], tmp_path)
+    assert both.winners[0].note == (
+        "after a search whose best learning rate, 0.01, is the lowest allowed and that tried 1 of "
+        "12 combinations"
+    )
+    stream = io.StringIO()
+    render_winners(both, Console(file=stream, width=200))
+    said = next(line for line in stream.getvalue().splitlines() if line.startswith("sgd: "))
+    assert said.endswith(f"weight_decay=0 ({both.winners[0].note})")
+    assert f"({both.winners[0].note})" in to_markdown(make_document(both, "lpsgd sweep"))
+    # ranges without points have no number of combinations
+    ranged = {"sgd": {"lr": {"low": 0.01, "high": 1.0, "log": True}}}
+    assert outcome(ranged, [[ended(0, {"lr": 0.1}, 90.0)]], tmp_path).winners[0].note == ""

@@ -9,15 +9,8 @@ import optuna
 import pytest
 
 from lpsgd.lab.errors import UserError
-from lpsgd.lab.search.proposals import (
-    WORST,
-    Ended,
-    Score,
-    Search,
-    TrialRequest,
-    count_trials,
-    search,
-)
+from lpsgd.lab.search.method import WORST, Search, count_trials
+from lpsgd.lab.search.proposals import Ended, Score, TrialRequest, search
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.space_file import parse_space, read_space
 

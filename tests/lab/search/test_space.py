@@ -82,7 +82,7 @@ LR = "lr = [0.1, 0.01]"
         ("[sgd]\nlr = [0.0, 0.1]", "lr: 0.0 must be a finite number above 0"),
         ("[sgd]\nlr = 0\nmomentum = [0.0, 0.9]", "lr: 0 must be a finite number above 0"),
         ("[sgd]\nlr = [-0.1, 0.1]", "lr: -0.1 must be a finite number above 0"),
-        ("[sgd]\nlr = ['a', 'b']", "lr: 'a' must be a finite number above 0"),
+        ("[sgd]\nlr = ['a', 'b']", "lr='a' is not a number"),
         ("[sgd]\nlr = [nan, 0.1]", "nan is not a value"),
         ("[sgd]\nlr = [inf, 0.1]", "lr: inf must be a finite number above 0"),
         (

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -49,25 +50,47 @@ def test_commands_are_shown_without_passwords() -> None:
     assert hide_passwords(["--out", "a:b@c", "sqlite:///x"]) == ["--out", "a:b@c", "sqlite:///x"]
 
 
-def test_file_claims_exclude_each_other(tmp_path: Path) -> None:
-    one, other = FileLocks(tmp_path), FileLocks(tmp_path)
-    assert one.acquire("trial 1")
-    assert not other.acquire("trial 1")
-    assert other.acquire("trial 2")
-    one.release("trial 1")
-    assert other.acquire("trial 1")
-    other.close()
-    assert one.acquire("trial 2")
+OTHER_PROCESS = """
+import os, signal, sys
+from pathlib import Path
+from lpsgd.lab.search.storage import FileLocks
+
+locks = FileLocks(Path(sys.argv[1]))
+for line in sys.stdin:
+    if line == "die\\n":
+        os.kill(os.getpid(), signal.SIGKILL)
+    action, name = line.strip().split(":")
+    print(getattr(locks, action)(name), flush=True)
+"""
 
 
-def test_file_claims_end_with_the_process(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys; from pathlib import Path;"
-        "from lpsgd.lab.search.storage import FileLocks;"
-        "assert FileLocks(Path(sys.argv[1])).acquire('a'); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)])
-    assert FileLocks(tmp_path).acquire("a")
+def test_file_claims_exclude_each_other_and_end_with_their_process(tmp_path: Path) -> None:
+    one = FileLocks(tmp_path / "lock")
+    command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path / "lock")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+
+        def other(action: str) -> str:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(f"{action}\n")
+            child.stdin.flush()
+            return child.stdout.readline().strip()
+
+        assert one.acquire("trial 1")
+        assert other("acquire:trial 1") == "False"
+        assert other("acquire:trial 2") == "True"
+        assert not one.acquire("trial 2")
+        one.release("trial 1")
+        assert other("acquire:trial 1") == "True"
+        assert other("release:trial 2") == "None"
+        assert one.acquire("trial 2")
+        assert not one.acquire("trial 1")
+        other("die")
+        child.wait()
+    assert one.acquire("trial 1", wait=True)
+    one.close()
 
 
 @pytest.fixture
@@ -281,3 +304,36 @@ def test_a_server_that_goes_away_is_an_error_without_a_traceback(
     assert_no_secret(*shown)
     monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", fake_training.run_tasks)
     assert cli.main(arguments) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files by /proc")
+def test_claims_need_one_open_file(tmp_path: Path) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    locks = FileLocks(tmp_path / "lock")
+    assert all(locks.acquire(f"trial {k}") for k in range(5000))
+    assert open_files() == before + 1
+    locks.close()
+
+
+@pytest.mark.slow
+def test_a_sweep_of_thousands_of_trials_needs_few_open_files() -> None:
+    """5,000 trials that are all claimed at once, where a process may have 256 files open."""
+    limited = ["bash", "-c", 'ulimit -n 256; exec "$@"', "bash", sys.executable]
+    arguments = "sweep --space space.toml --out out --epochs 1 --width 8 --json"
+    # in memory, if possible: what takes longest is to flush each score to the disk
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        lr = "lr = { low = 1e-3, high = 1.0, log = true, points = 2500 }"
+        Path(folder, "space.toml").write_text(f"[sgd]\n{lr}\n[adamw]\n{lr}\n")
+        done = subprocess.run(
+            [*limited, "-m", "tests.lab.search.fake_training", *arguments.split()],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [w["trials"] for w in json.loads(done.stdout)["winners"]] == [2500, 2500]

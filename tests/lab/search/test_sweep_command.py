@@ -72,7 +72,7 @@ def test_what_a_sweep_leaves(
         for suffix in ("svg", "png", "csv"):
             assert (out / f"report/{name}.{suffix}").stat().st_size > 100
     page = (out / "index.html").read_text()
-    assert "The test set was not looked at" in page
+    assert "The test set was not used" in page
     assert page.count("data:image/svg+xml;base64,") == 4
     # the study can be opened with optuna's own tools
     name = json.loads((out / "sweep.json").read_text())["definition"]["recipe"]["dataset"]
@@ -91,7 +91,7 @@ def test_what_a_sweep_leaves(
     text = capsys.readouterr().out
     assert fake_trials.read_text() == before
     assert "lpsgd compare --recipes" in text
-    assert "the test set was not looked at" in " ".join(text.split())
+    assert "the test set was not used" in " ".join(text.split())
     assert outcome(out) == found
 
 
@@ -341,7 +341,7 @@ def test_status_of_a_killed_sweep(
     assert states(out) == {"complete": 1, "interrupted": 1, "queued": 2}
     assert cli.main(["status", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "Nothing is running there now. To resume:" in shown
+    assert "Nothing is running now. To resume:" in shown
     assert shown.count(f"--out {out}") == 1
 
 
@@ -396,7 +396,7 @@ def test_recipes_of_a_comparison_must_agree(
 
     both = ["--recipes", str(tmp_path / "a.toml"), "--recipes", str(tmp_path / "b.toml")]
     assert "epochs is 3 in a and 4 in b" in compare(*both)
-    assert "leave --optimizers" in compare(*both, "--optimizers", "sgd")
+    assert "cannot be combined with --optimizers" in compare(*both, "--optimizers", "sgd")
     assert "would import and run code" in compare("--recipes", str(tmp_path / "c.toml"))
     assert "no .toml file" in compare("--recipes", str(tmp_path / "empty"))
     assert "No such file" in compare("--recipes", str(tmp_path / "none.toml"))

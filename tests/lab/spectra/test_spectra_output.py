@@ -62,6 +62,21 @@ def test_density_is_on_a_log_axis_with_the_outliers_marked(records):
     assert list(marked) == [*numbers["outliers"], *numbers["negative_outliers"]]
 
 
+def shaded(axes):
+    """The range of each filled curve: its smallest and largest eigenvalue."""
+    edges = [filled.get_paths()[0].vertices[:, 0] for filled in axes.collections]
+    return [(float(edge.min()), float(edge.max())) for edge in edges]
+
+
+def test_nothing_is_shaded_where_there_is_no_eigenvalue(records):
+    supports = [(min(map(min, r["nodes"])), max(map(max, r["nodes"]))) for r in records]
+    (axes,) = density_figure(records[0]).axes
+    assert shaded(axes) == [pytest.approx(supports[0])]
+    for scale in ("linear", "asinh"):
+        (axes,) = evolution_figure(records, scale).axes
+        assert shaded(axes) == [pytest.approx(support) for support in supports]
+
+
 def test_evolution_has_eigenvalues_across_and_epochs_up(records):
     (axes,) = evolution_figure(records).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "20", "40"]

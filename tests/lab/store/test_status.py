@@ -100,7 +100,7 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the disk is full" in shown
     assert "the training loss became" in shown
     assert "6 runs: 1 done, 1 diverged, 1 failed, 1 interrupted, 2 queued" in shown
-    assert "Nothing is running there now. To resume:\n  lpsgd " in shown
+    assert "Nothing is running now. To resume:\n  lpsgd " in shown
     with held(folder / "runs/adamw/seed-0"):
         assert cli.main(["status", str(folder)]) == 0
     assert "Nothing is running" not in capsys.readouterr().out

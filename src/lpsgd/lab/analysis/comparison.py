@@ -10,7 +10,7 @@ from typing import Any
 
 from lpsgd.lab.analysis import stats
 from lpsgd.lab.analysis.curves import final_values
-from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence
+from lpsgd.lab.analysis.verdict import Verdict, decide, headline, sentence, with_note
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.formatting import fixed
 from lpsgd.lab.store.disk.jsonio import encode
@@ -78,6 +78,7 @@ class OptimizerResult:
     """
 
     label: str
+    search_note: str
     optimizer: str
     settings: Mapping[str, Any]
     runs: tuple[RunRecord, ...]
@@ -142,9 +143,15 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
         label: tuple(run for run in comparison.runs if run.label == label)
         for label in comparison.labels
     }
-    tests = {metric.key: _tests(metric, reference, by_label) for metric in COMPARED_METRICS}
+    notes = comparison.search_notes
+    tests = {m.key: _tests(m, reference, by_label, notes) for m in COMPARED_METRICS}
     results = tuple(
-        _result(label, runs, {key: of[label] for key, of in tests.items() if label in of})
+        _result(
+            label,
+            runs,
+            {key: of[label] for key, of in tests.items() if label in of},
+            notes.get(label, ""),
+        )
         for label, runs in by_label.items()
     )
     epochs = _common(comparison.runs, "epochs")
@@ -165,7 +172,10 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
 
 
 def _tests(
-    metric: Metric, reference: str, by_label: Mapping[str, Sequence[RunRecord]]
+    metric: Metric,
+    reference: str,
+    by_label: Mapping[str, Sequence[RunRecord]],
+    notes: Mapping[str, str],
 ) -> dict[str, Versus]:
     """The paired test of each other optimizer on ``metric``, corrected over all of them."""
     values = {label: final_values(runs, metric.key) for label, runs in by_label.items()}
@@ -188,17 +198,19 @@ def _tests(
             ),
             verdict=decide(test, p_holm, higher_is_better=metric.higher_is_better),
         )
-        made[label] = replace(versus, text=sentence(label, reference, metric, versus))
+        who, whom = (with_note(name, notes.get(name, "")) for name in (label, reference))
+        made[label] = replace(versus, text=sentence(who, whom, metric, versus))
     return made
 
 
 def _result(
-    label: str, runs: tuple[RunRecord, ...], versus: Mapping[str, Versus]
+    label: str, runs: tuple[RunRecord, ...], versus: Mapping[str, Versus], search_note: str
 ) -> OptimizerResult:
     states = [run.state for run in runs]
     measured = [run for run in runs if run.config] or list(runs)
     return OptimizerResult(
         label=label,
+        search_note=search_note,
         optimizer=measured[0].optimizer if measured else label,
         settings=measured[0].settings if measured else {},
         runs=runs,

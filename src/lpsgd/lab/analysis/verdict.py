@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from lpsgd.lab.analysis.stats import ALPHA, ENOUGH_SEEDS, POWER, Paired
-from lpsgd.lab.formatting import fixed, p_value
+from lpsgd.lab.formatting import best_marks, fixed, p_value
 
 if TYPE_CHECKING:
     from lpsgd.lab.analysis.comparison import Metric, OptimizerResult, Versus
@@ -77,6 +77,8 @@ def _evidence(metric: Metric, versus: Versus) -> str:
 def headline(metric: Metric, reference: str, results: Sequence[OptimizerResult]) -> list[str]:
     """The sentences that stand at the top: what is shown on the primary metric, and who leads."""
     others = [result for result in results if result.label != reference]
+    noted = {result.label: with_note(result.label, result.search_note) for result in results}
+    reference = noted.get(reference, reference)
     only = f"Only one optimizer ({reference}): there is nothing to compare it with."
     return [
         *(_findings(metric, reference, others) if others else [only]),
@@ -89,10 +91,10 @@ def _divergence(result: OptimizerResult) -> str:
     count = len(result.runs)
     if result.diverged == count:
         every = "The only run" if count == 1 else f"All {count} runs"
-        return f"{every} of {result.label} diverged: it has no numbers."
+        return f"{every} of {result.label} diverged: it has no result."
     return (
         f"{result.diverged} of {count} runs of {result.label} diverged; "
-        "its numbers are of the others only."
+        "its numbers are from the others only."
     )
 
 
@@ -114,24 +116,34 @@ def _findings(metric: Metric, reference: str, others: Sequence[OptimizerResult])
     if few:
         pairs = sorted({result.versus[metric.key].n for result in few})
         counts = " to ".join(str(count) for count in dict.fromkeys((pairs[0], pairs[-1])))
-        who = "" if len(few) == len(others) else f" for {_labels(few)}"
+        who = "" if len(few) == len(others) else f" on {_labels(few)}"
         lines.append(
-            f"Too few seeds{who}: {counts}, and at least {ENOUGH_SEEDS} are needed before a "
-            "difference is called real."
+            f"Too few seeds for a verdict{who}: {counts}; at least {ENOUGH_SEEDS} are needed."
         )
     return lines
 
 
 def _labels(results: Sequence[OptimizerResult]) -> str:
-    return ", ".join(result.label for result in results)
+    return ", ".join(with_note(result.label, result.search_note) for result in results)
+
+
+def with_note(label: str, search_note: str) -> str:
+    """The label with what is to be known of its search, in the sentence that judges it."""
+    return f"{label} ({search_note})" if search_note else label
 
 
 def _leader(metric: Metric, results: Sequence[OptimizerResult]) -> list[str]:
     """Who has the best mean; a description, not a finding."""
-    means = [mean for r in results if (mean := r.final[metric.key].mean) is not None]
-    if len(means) < 2:
+    best = [result for result in results if result.label in leaders(metric, results)]
+    if not best:
         return []
-    best = metric.best(means)
-    leaders = _labels([r for r in results if r.final[metric.key].mean == best])
     extreme = "Highest" if metric.higher_is_better else "Lowest"
-    return [f"{extreme} mean {metric.title}: {leaders} ({metric.value(best)})."]
+    value = metric.value(best[0].final[metric.key].mean)
+    return [f"{extreme} mean {metric.title}: {_labels(best)} ({value})."]
+
+
+def leaders(metric: Metric, results: Sequence[OptimizerResult]) -> list[str]:
+    """The labels with the best mean as it is printed; none if there is nothing to compare."""
+    means = [result.final[metric.key].mean for result in results]
+    marks = best_marks(means, metric.digits, higher_is_better=metric.higher_is_better)
+    return [result.label for result, best in zip(results, marks, strict=True) if best]

@@ -20,7 +20,7 @@ COMMANDS = {
     "report": "Analyse the runs in DIR: print the table and write one self-contained HTML page.",
     "reproduce": "Regenerate a result of the paper: figures, tables, grids, claims, theory.",
     "spectrum": "Draw and tabulate the spectrum of a run's Hessian.",
-    "sweep": "Search the settings of several optimizers, with as many trials for each.",
+    "sweep": "Search the settings of several optimizers, with the same number of trials for each.",
     "optimizers": "List the optimizers: rule, state, source, settings with defaults.",
     "bench": "Measure speed against named peers, in one run.",
     "data": "List, get and verify data sets.",
@@ -87,6 +87,11 @@ def main(arguments: list[str] | None = None) -> int:
         show = getattr(error, "show", None)
         if show is None:
             raise
-        show()
+        if type(error).__name__ == "NoSuchOption":
+            from lpsgd.lab.cli.unknown_option import unknown_option
+
+            print(f"lpsgd: {unknown_option(error)}", file=sys.stderr)
+        else:
+            show()
         return int(getattr(error, "exit_code", 2))
     return result if isinstance(result, int) else 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
+    RECORDS,
     AllowImport,
     AsJson,
     RecipeFile,
@@ -35,25 +38,39 @@ def compare(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Names with optional settings: sgd,lpsgdm:lr=1e-2,p=6. "
-            f"[default: {DEFAULT_OPTIMIZERS}]"
+            metavar="LIST",
+            help="Such as sgd,adamw:lr=1e-3,ours=lpsgdm:lr=1e-2,p=6. "
+            f"[default: {DEFAULT_OPTIMIZERS}]",
         ),
     ] = None,
     recipes: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="Instead of --optimizers: recipe files, each a competitor, or a folder of them, "
-            "such as the winners of a sweep. Repeatable.",
+            help="Instead of --optimizers: a recipe file, or a folder of them, such as the winners "
+            "of a sweep; repeatable.",
+            rich_help_panel=RECORDS,
         ),
     ] = None,
     allow_import: AllowImport = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 3,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Runs of each optimizer; 5 or more for a verdict. [default: 3]",
+            show_default=False,
+        ),
+    ] = 3,
     reference: Annotated[
         str | None,
-        typer.Option(help="The optimizer that others are tested against. [default: the first]"),
+        typer.Option(
+            metavar="NAME", help="What the others are tested against. [default: the first]"
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The comparison's folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The comparison's folder.")
+    ] = None,
     recipe: RecipeFile = None,
     root: Root = None,
     workers: Workers = 0,
@@ -72,33 +89,31 @@ def compare(
     """
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
-    from lpsgd.lab.plan import plan_comparison, plan_recipes
+    from lpsgd.lab.labels import labels
+    from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
     from lpsgd.lab.store.manifest import write_comparison
     from lpsgd.lab.training.options import RunOptions
+    from lpsgd.peers import registry
     from lpsgd.peers.grammar import split_list
 
-    names: list[str] = []
     if recipes:
         if optimizers is not None or recipe is not None:
-            raise UserError("--recipes says what to compare: leave --optimizers and --recipe out")
+            raise UserError("--recipes cannot be combined with --optimizers or --recipe")
+        reference = _reference(reference, list(recipe_files(recipes)))
         folder, tasks = plan_recipes(recipes, given, range(seeds), out, allow_import=allow_import)
     else:
         values = read_values(recipe, given)
         for name in ("optimizer", "settings", "seed"):
             if values.pop(name, None) is not None:
                 print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
-        names = split_list(DEFAULT_OPTIMIZERS if optimizers is None else optimizers)
+        text = DEFAULT_OPTIMIZERS if optimizers is None else optimizers
+        names = split_list(text, registry.names())
+        reference = _reference(reference, labels(names), names)
         source = f"--recipe {recipe}" if recipe else "recipe"
         folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
         if note := doubts(task.recipe for task in tasks):
             print(f"lpsgd: {note}", file=sys.stderr)
-    labels = list(dict.fromkeys(task.label for task in tasks))
-    if reference in names:  # spelt as in --optimizers, not as in the table
-        reference = labels[names.index(reference)]
-    reference = reference or labels[0]
-    if reference not in labels:
-        raise UserError(f"--reference {reference}: not among {', '.join(labels)}")
-    write_comparison(folder, tasks, labels, reference)
+    write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
     options = RunOptions(root, workers, save_seconds, tensorboard)
     failures = run_tasks(tasks, executor, options)
     problems = []
@@ -111,3 +126,15 @@ def compare(
     if problems:
         raise LabError("\n".join(problems))
     return 0
+
+
+def _reference(asked: str | None, labels: Sequence[str], optimizers: Sequence[str] = ()) -> str:
+    """The label that the others are tested against: the one asked for, else the first.
+
+    It may be spelt as in the table or as in --optimizers.
+    """
+    if asked in optimizers:
+        return labels[optimizers.index(asked)]
+    if asked is not None and asked not in labels:
+        raise UserError(f"--reference: {unknown_name('label', asked, labels)}")
+    return asked or labels[0]

@@ -57,7 +57,7 @@ def _describe(description: Entry, folder: Path) -> dict[str, Any]:
         there = description.name != "imagefolder" or (folder / "imagefolder").is_dir()
     return {
         "name": description.name,
-        "state": "there" if there else "not there",
+        "state": "present" if there else "missing",
         "summary": description.summary,
         "options": dict(description.options),
     }

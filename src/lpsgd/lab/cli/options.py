@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -15,26 +15,78 @@ from pydantic.fields import FieldInfo
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.formatting import setting_text
 from lpsgd.lab.recipe import Recipe, read_recipe_file
-from lpsgd.peers.grammar import parse_pair, parse_value
+from lpsgd.peers.grammar import names_import_path, parse_pair, parse_value
+
+# The panels of --help. What most users need stands outside of them, in the first one.
+SEARCH = "Search"
+DATA = "Data"
+NETWORK = "Network and optimizer"
+TRAINING = "Training"
+DEVICE = "Precision and device"
+RECORDS = "Files and output"
+EXECUTION = "Where the runs are trained (changes no result)"
+_PANELS = {
+    DATA: ("data", "train_size", "val_size", "test_size", "augment"),
+    NETWORK: ("width", "start", "decay", "closure", "create_graph"),
+    TRAINING: (
+        *("batch_size", "accumulate", "lr_schedule", "warmup_epochs", "lr_end"),
+        *("label_smoothing", "clip_norm", "ema", "train_eval_every"),
+    ),
+    DEVICE: ("precision", "compile", "device", "threads"),
+}
+_ORDER = (None, SEARCH, TRAINING, DATA, NETWORK, DEVICE, EXECUTION, RECORDS)
+_METAVARS = {int: "N", float: "X", str: "NAME"}
+
+
+def flag(name: str, text: str, panel: str | None = None, **how: Any) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text, rich_help_panel=panel, metavar="", **how)
+
 
 # What several commands take.
 Root = Annotated[
     Path | None,
-    typer.Option(help="Folder of the data sets. [default: $LPSGD_DATA, else the cache folder]"),
+    typer.Option(
+        metavar="DIR",
+        help="Folder of the data sets; default $LPSGD_DATA, else the cache folder.",
+        rich_help_panel=DATA,
+    ),
 ]
 RecipeFile = Annotated[
-    Path | None, typer.Option(help="A TOML file with the recipe; flags override it.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A recipe in TOML; options override it.",
+        rich_help_panel=RECORDS,
+    ),
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
+Workers = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Processes that decode images.",
+        rich_help_panel=DATA,
+        show_default=False,
+    ),
+]
 SaveSeconds = Annotated[
-    float, typer.Option(min=0, help="Time between checkpoints; 0 is after every step.")
+    float,
+    typer.Option(
+        metavar="X",
+        min=0,
+        help="Seconds between checkpoints. [default: 60]",
+        rich_help_panel=RECORDS,
+        show_default=False,
+    ),
 ]
-TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's files.")]
+TensorBoard = Annotated[bool, flag("--tensorboard", "Also write TensorBoard's files.", RECORDS)]
 AllowImport = Annotated[
-    bool, typer.Option("--allow-import", help="Let files name import paths, which run code.")
+    bool, flag("--allow-import", "Let files name import paths, which run code.", NETWORK)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsJson = Annotated[bool, flag("--json", "Print the result as JSON.", RECORDS)]
 
 # These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-2,p=6
 _NOT_OPTIONS = ("optimizer", "settings")
@@ -60,9 +112,11 @@ def with_recipe_options(
         own = list(signature.parameters.values())[1:]
 
         def wrapper(**arguments: Any) -> Any:
-            if (here := str(Path.cwd())) not in sys.path:
-                sys.path.append(here)  # the user's own modules can be named as import paths
+            _find_modules_here(arguments)
             given = {name: arguments.pop(name) for name in fields}
+            for name in fields:
+                if arguments.pop(f"no_{name}", None):
+                    given[name] = False
             values = {name: value for name, value in given.items() if value is not None}
             try:
                 if pairs := values.pop("data", None):
@@ -72,38 +126,77 @@ def with_recipe_options(
             return command(values, **arguments)
 
         extra = [
-            _parameter(name, info, (defaults or {}).get(name)) for name, info in fields.items()
+            parameter
+            for name, info in fields.items()
+            for parameter in _parameters(name, info, (defaults or {}).get(name))
         ]
         return _with_parameters(wrapper, command, [*own, *extra])
 
     return decorate
 
 
-def _option(panel: str, name: str, kind: Any, text: str, **how: Any) -> inspect.Parameter:
-    option = typer.Option(how.pop("default", None), help=text, rich_help_panel=panel, **how)
+def _place(parameter: inspect.Parameter) -> int:
+    """Where the panel of an option stands in help; those of the first panel are in no other."""
+    annotated = getattr(parameter.annotation, "__metadata__", (parameter.default,))
+    panel = getattr(annotated[0], "rich_help_panel", None)
+    return _ORDER.index(panel) if panel in _ORDER else 0
+
+
+def _find_modules_here(arguments: dict[str, Any]) -> None:
+    """Let an import path that the user gives name a module in the current folder.
+
+    Only then: libraries try to import packages that are not installed, and whatever bears such a
+    name in this folder would be executed.
+    """
+    texts = arguments.get("optimizer"), arguments.get("optimizers")
+    named = any(names_import_path(text) for text in texts if text)
+    if (named or arguments.get("allow_import")) and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+
+
+def _option(
+    panel: str | None, name: str, kind: Any, text: str, *words: str, **how: Any
+) -> inspect.Parameter:
+    default = how.pop("default", None)
+    option = typer.Option(default, *words, help=text, rich_help_panel=panel, **how)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
 
-_executor_option = partial(_option, "Where the runs are trained (changes no result)")
+_executor_option = partial(_option, EXECUTION)
 _EXECUTOR_OPTIONS = (
     _executor_option(
-        "executor", str, "local: processes of this machine. ray: a Ray cluster.", default="local"
+        "executor",
+        str,
+        "This machine's processes, or a Ray cluster.",
+        default="local",
+        metavar="local|ray",
     ),
-    _executor_option("jobs", int | None, "local: runs at once. [default: cores / threads]", min=1),
+    _executor_option(
+        "jobs",
+        int | None,
+        "local: runs at once; default cores / threads.",
+        min=1,
+        metavar="N",
+    ),
     _executor_option(
         "address",
         str | None,
-        "ray: address of the cluster, or auto for the one that this machine belongs to. "
-        "[default: start Ray on this machine]",
+        "ray: of the cluster, or auto; default: start one here.",
+        metavar="URL",
     ),
     _executor_option(
-        "cpus_per_run", float | None, "ray: cores of a run. [default: threads + workers]", min=0
+        "cpus_per_run",
+        float | None,
+        "ray: cores of a run; default threads + workers.",
+        min=0,
+        metavar="X",
     ),
     _executor_option(
         "gpus_per_run",
         float | None,
-        "ray: GPUs of a run; 0.5 lets two share one. [default: 1 if the cluster has any]",
+        "ray: GPUs of a run; 0.5 lets two share one.",
         min=0,
+        metavar="X",
     ),
 )
 
@@ -132,7 +225,9 @@ def with_executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _with_parameters(
     wrapper: Callable[..., Any], command: Callable[..., Any], parameters: list[inspect.Parameter]
 ) -> Callable[..., Any]:
-    """Make ``wrapper`` look like ``command`` with other parameters, for typer."""
+    """Make ``wrapper`` look like ``command`` with other parameters, for typer, panel by panel."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(kind=keyword) for parameter in sorted(parameters, key=_place)]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     wrapper.__doc__ = command.__doc__
@@ -145,15 +240,25 @@ def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, An
     return {**(read_recipe_file(recipe_file) if recipe_file else {}), **given}
 
 
-def _parameter(name: str, info: FieldInfo, default: str | None) -> inspect.Parameter:
+def _parameters(name: str, info: FieldInfo, default: str | None) -> Iterator[inspect.Parameter]:
+    """The option of a field; of a switch two, of which help shows the one that does something."""
     choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     # `int | None` is an int, and of choices the recipe checks the value
     kind: Any = str if choices else next(iter(get_args(info.annotation)), info.annotation)
+    panel = next((panel for panel, names in _PANELS.items() if name in names), None)
     text = info.description or ""
+    if kind is bool:
+        for value, field, shown in (
+            (True, name, text),
+            (False, f"no_{name}", f"Do not {text[:1].lower()}{text[1:]}"),
+        ):
+            word, hidden = f"--{field.replace('_', '-')}", value == info.default
+            how = {"metavar": "", "hidden": hidden, "show_default": False}
+            yield _option(panel, field, bool | None, shown, word, **how)
+        return
+    metavar = "|".join(choices) or _METAVARS.get(kind)
     if name == "data":
-        kind, text = list[str], "Option of the data set as key=value; may be repeated."
-    elif default is not None or info.default is not None:
-        own = str(info.default).lower() if kind is bool else info.default
-        text += f" [default: {default or own}]"
-    metavar = "|".join(choices) or None
-    return _option("The recipe", name, kind | None, text, metavar=metavar, show_default=False)
+        kind, text, metavar = list[str], "Option of the data set; repeatable.", "KEY=VALUE"
+    elif default or info.default:  # a default of 0 goes without saying
+        text += f" [default: {default or setting_text(info.default)}]"
+    yield _option(panel, name, kind | None, text, metavar=metavar, show_default=False)

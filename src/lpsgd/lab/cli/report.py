@@ -44,15 +44,18 @@ def report(
 
     Example: `lpsgd report runs/digits --out digits.html`
     """
+    from lpsgd.lab.store.disk.files import writing
+    from lpsgd.lab.store.run_record import load_comparison
+
+    comparison = load_comparison(folder)
+
     from rich.console import Console
 
     from lpsgd.lab.analysis.comparison import analyse
     from lpsgd.lab.report.comparison_page import write_comparison_page
     from lpsgd.lab.report.terminal import print_analysis
-    from lpsgd.lab.store.disk.files import writing
-    from lpsgd.lab.store.run_record import load_comparison
 
-    analysis = analyse(load_comparison(folder), reference)
+    analysis = analyse(comparison, reference)
     page = out or folder / "report.html"
     console = Console(highlight=False)
     # the numbers first: a disk without room for the page must not cost them

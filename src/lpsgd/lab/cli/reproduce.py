@@ -3,73 +3,101 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd.lab.cli.options import Root, Workers, with_executor_options
+from lpsgd._suggest import unknown_name
+from lpsgd.lab.cli.options import (
+    RECORDS,
+    TRAINING,
+    Root,
+    Workers,
+    flag,
+    with_executor_options,
+)
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from lpsgd.lab.paper.estimate import Shape
     from lpsgd.lab.paper.protocol import Setup
     from lpsgd.lab.paper.targets import PlannedTarget
     from lpsgd.lab.report.document import Document
     from lpsgd.lab.training.options import RunOptions
 
-NAMES = (
-    "table1, table2, table3, fig1, fig2, fig3, fig4, theory, grid, claims, decay, or all of them"
-)
+# Those of `lpsgd.lab.paper.targets`, which takes seconds to load.
+NAMES = "table1, table2, table3, fig1, fig2, fig3, fig4, theory, grid, claims, decay"
+TARGETS = NAMES.split(", ")
 
 
 @with_executor_options
 def reproduce(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="TARGET", help=f"{NAMES}: all.", show_default=False),
+        typer.Argument(metavar="TARGET", help=f"{NAMES}, or all.", show_default=False),
     ] = None,
     scale: Annotated[
         str,
         typer.Option(
-            help="paper: the published protocol, for GPUs. cpu: at most 3 h for a table on "
-            "two cores. smoke: within a minute, on embedded data."
+            metavar="paper|cpu|smoke",
+            help="As published; hours on two cores; a minute. [default: cpu]",
+            show_default=False,
         ),
     ] = "cpu",
     models: Annotated[
-        str | None, typer.Option(help="Of tables and figures, only these: resnet18,vgg11.")
+        str | None,
+        typer.Option(metavar="LIST", help="Only these networks, such as resnet18,vgg11."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds of each run. [default: 3; smoke 2]")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Runs of each setting. [default: 3; smoke 2]",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     choose: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Another answer to what the paper leaves open; `--list` shows them. Repeatable.",
+            help="Answer what the paper leaves open (see --list); repeatable.",
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of results. [default: reproduction/SCALE]")
+        Path | None,
+        typer.Option(metavar="DIR", help="For the results. [default: reproduction/SCALE]"),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Show targets, their cost and the open choices.")
+        bool, flag("--list", "Show targets, their cost and the open choices.")
     ] = False,
-    timing: Annotated[
-        bool, typer.Option(help="Time this machine for --list (some seconds).")
-    ] = True,
-    gpu: Annotated[str, typer.Option(help="The GPU of --list's estimate.")] = "A100",
+    no_timing: Annotated[
+        bool, flag("--no-timing", "For --list: do not time this machine.", RECORDS)
+    ] = False,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="For --list: whose hours to estimate. [default: A100]",
+            rich_help_panel=RECORDS,
+            show_default=False,
+        ),
+    ] = "A100",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the full settings of every run; train nothing.")
+        bool, flag("--dry-run", "Print the settings of every run; train nothing.", RECORDS)
     ] = False,
     root: Root = None,
     workers: Workers = 0,
     *,
     executor: ExecutorChoice,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print --list, --dry-run or the written files as JSON.")
+        bool, flag("--json", "Print --list, --dry-run or the written files as JSON.", RECORDS)
     ] = False,
 ) -> None:
     """Regenerate a result of the paper: figures, tables, grids, claims, theory.
@@ -85,9 +113,10 @@ def reproduce(
     from lpsgd.lab.paper.estimate import check_gpu
     from lpsgd.lab.paper.protocol import Setup
     from lpsgd.lab.paper.scales import get_scale, model_names
-    from lpsgd.lab.paper.targets import plan_all, plan_target
     from lpsgd.lab.training.options import RunOptions
 
+    if target is not None and target not in (*TARGETS, "all"):
+        raise UserError(unknown_name("target", target, (*TARGETS, "all")))
     size = get_scale(scale)
     setup = Setup(
         scale=size,
@@ -96,11 +125,15 @@ def reproduce(
         models=model_names(models),
         seeds=seeds or size.seeds,
     )
+    check_gpu(gpu)
+
+    from lpsgd.lab.paper.targets import plan_all, plan_target
+
     if list_:
-        _show_list(setup, check_gpu(gpu), timing=timing, as_json=as_json)
+        _show_list(setup, gpu, timing=not no_timing, as_json=as_json)
         return
     if target is None:
-        raise UserError(f"TARGET is missing; allowed: {NAMES}: all. See `lpsgd reproduce --list`")
+        raise UserError(f"TARGET is missing; allowed: {NAMES}, all. See `lpsgd reproduce --list`")
     plans = plan_all(setup) if target == "all" else [plan_target(target, setup)]
     if dry_run:
         _show_runs(plans, as_json=as_json)
@@ -118,9 +151,12 @@ def _make(
     as_json: bool,
 ) -> None:
     """Make the targets one after another; `all` continues past one whose data is missing."""
+    from rich.console import Console
+
     from lpsgd.lab.paper import PAPER_TITLE
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.report.document import write_document, write_document_page
+    from lpsgd.lab.report.document_terminal import print_document
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.store.manifest import write_plan
 
@@ -139,6 +175,8 @@ def _make(
             missing.append((plan.name, str(error)))
             continue
         documents.append(document)
+        if not as_json:
+            print_document(document, Console(highlight=False))
         with writing(setup.out):
             files += write_document(document, plan.folder)
     if everything:
@@ -156,7 +194,7 @@ def _make(
                 typer.echo(f"wrote {path}")
     if missing:
         lines = [f"{name}: {why}" for name, why in missing]
-        raise LabError("\n  ".join([f"{len(missing)} targets were not made:", *lines]))
+        raise LabError("\n  ".join([f"{len(missing)} targets failed:", *lines]))
 
 
 # --- --dry-run and --list ----------------------------------------------------------------------
@@ -187,11 +225,14 @@ def _show_runs(plans: Sequence[PlannedTarget], *, as_json: bool) -> None:
 
 def _show_list(setup: Setup, gpu: str, *, timing: bool, as_json: bool) -> None:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from lpsgd.lab.paper.choices import CHOICES
     from lpsgd.lab.paper.targets import plan_all
 
-    rows = [_cost(plan, gpu, timing=timing) for plan in plan_all(setup)]
+    with _timer(timing) as seconds_per_image:
+        rows = [_cost(plan, gpu, seconds_per_image) for plan in plan_all(setup)]
     if as_json:
         choices = [
             {"name": c.name, "question": c.question, "default": c.default, "allowed": c.allowed}
@@ -203,23 +244,49 @@ def _show_list(setup: Setup, gpu: str, *, timing: bool, as_json: bool) -> None:
     console = Console(highlight=False)
     console.print(_cost_table(rows, setup, gpu))
     console.print(
-        "FLOPs: convolutions and matrix products, forward and backward, counted by torch. This "
-        "machine: from a short timing of processor time, runs side by side on all cores. "
+        "FLOPs: convolutions and linear layers, forward and backward. This machine: estimated from "
+        "a short timing, runs side by side on all cores. "
         f"{gpu}: at half of its single-precision peak.",
         style="dim",
         markup=False,
     )
-    console.print(f"\nWhat the paper leaves open (--choose NAME=VALUE; {len(CHOICES)} choices):")
+    console.print(f"\nWhat the paper leaves open ({len(CHOICES)} choices, --choose NAME=VALUE):")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for choice in CHOICES:
-        console.print(
-            f"  {choice.name}={choice.default}: {choice.question}. Allowed: {choice.allowed}.",
-            markup=False,
-        )
+        name = Text(f"{choice.name}={choice.default}")
+        table.add_row(name, Text(f"{choice.question}. Allowed: {choice.allowed}."))
+    table.columns[0].no_wrap = True
+    console.print(table)
 
 
-def _cost(plan: PlannedTarget, gpu: str, *, timing: bool) -> dict[str, Any]:
+@contextmanager
+def _timer(wanted: bool) -> Iterator[Callable[[Shape], float] | None]:
+    """How long an image of each network takes here, told while it is timed; None if not wanted."""
+    from rich.console import Console
+
+    from lpsgd.lab.paper.estimate import time_one
+
+    if not wanted:
+        yield None
+        return
+    console = Console(stderr=True, highlight=False)
+    begin = "timing the networks on this machine"
+    if not console.is_terminal:
+        console.print(f"{begin} (--no-timing leaves it out)")
+    with console.status(begin) as status:
+
+        def time_shown(shape: Shape) -> float:
+            status.update(f"{begin}: {shape.model} with {shape.classes} classes")
+            return time_one(shape)
+
+        yield time_shown
+
+
+def _cost(
+    plan: PlannedTarget, gpu: str, seconds_per_image: Callable[[Shape], float] | None
+) -> dict[str, Any]:
     from lpsgd.lab.execution.local import default_jobs
-    from lpsgd.lab.paper.estimate import estimate, time_one
+    from lpsgd.lab.paper.estimate import estimate
 
     tasks = plan.tasks
     found = estimate(
@@ -227,7 +294,7 @@ def _cost(plan: PlannedTarget, gpu: str, *, timing: bool) -> dict[str, Any]:
         plan.setup.scale,
         hessian_images=plan.target.hessian_images(plan.setup, plan.groups),
         gpu=gpu,
-        seconds_per_image=time_one if timing else None,
+        seconds_per_image=seconds_per_image,
         jobs=default_jobs(tasks[0]) if tasks and plan.name != "fig1" else 1,
     )
     return {
@@ -243,20 +310,25 @@ def _cost(plan: PlannedTarget, gpu: str, *, timing: bool) -> dict[str, Any]:
 
 def _cost_table(rows: Sequence[dict[str, Any]], setup: Setup, gpu: str) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     from lpsgd.lab.formatting import duration
 
-    table = Table(box=None, padding=(0, 2, 0, 0), title=f"Targets at {setup.scale.name} scale")
-    for name in ("target", "what", "data"):
+    table = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        title=f"Targets at {setup.scale.name} scale",
+        title_justify="left",
+    )
+    for name in ("target", "what, on which data"):
         table.add_column(name)
     for name in ("runs", "FLOPs", "this machine", gpu):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         hours, runs = row["hours_on_this_machine"], row["runs"]
         table.add_row(
             row["target"],
-            row["title"],
-            ", ".join(row["needs"]) or "none",
+            Text.assemble(row["title"], *[(f"\n{need}", "dim") for need in row["needs"]]),
             str(runs or ""),
             f"{row['flops']:.2g}" if runs else "",
             "" if hours is None or not runs else duration(3600 * hours),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lpsgd.lab.cli.options import AsJson, Root
+from lpsgd.lab.cli.options import AsJson, Root, flag
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 
 if TYPE_CHECKING:
@@ -23,22 +23,25 @@ def spectrum(
             show_default=False,
         ),
     ],
-    layerwise: Annotated[
-        bool, typer.Option("--layerwise", help="Measure each layer's block too.")
-    ] = False,
+    layerwise: Annotated[bool, flag("--layerwise", "Measure each layer's block too.")] = False,
     checkpoints: Annotated[
         Literal["last", "all", "none"] | None,
         typer.Option(
-            help="Which checkpoints to measure; none draws what training has recorded, which is "
-            "also what happens by default where there is such a record and no --curvature.",
+            metavar="last|all|none",
+            help="Which to measure; none draws what training has recorded, as without options.",
             show_default=False,
         ),
     ] = None,
     curvature: Annotated[
-        str, typer.Option(metavar="probes=2,...", help=f"How to measure: {OPTIONS_HELP}")
+        str,
+        typer.Option(
+            metavar="probes=2,...",
+            help=f"How to measure. [default: {OPTIONS_HELP}]",
+            show_default=False,
+        ),
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; RUN/spectrum if not given.")
+        Path | None, typer.Option(metavar="DIR", help="For the results. [default: RUN/spectrum]")
     ] = None,
     root: Root = None,
     as_json: AsJson = False,
@@ -53,15 +56,18 @@ def spectrum(
     """
     from dataclasses import replace
 
-    from lpsgd.curvature.monitor import FILE_NAME
     from lpsgd.lab.errors import UserError
-    from lpsgd.lab.spectra.measure import measure_checkpoints, run_of
-    from lpsgd.lab.spectra.records import read_curvature
+    from lpsgd.lab.store.run_folder import run_of
 
     options = parse_options(curvature)
     if layerwise:
         options = replace(options, layers=True)
     folder = run_of(source)
+
+    from lpsgd.curvature.monitor import FILE_NAME
+    from lpsgd.lab.spectra.measure import measure_checkpoints
+    from lpsgd.lab.spectra.records import read_curvature
+
     out = out or folder / "spectrum"
     recorded = folder / FILE_NAME
     records = read_curvature(recorded) if recorded.is_file() else {}

@@ -26,14 +26,14 @@ _WATCH_SECONDS = 2.0
 def status(
     folder: Annotated[Path, typer.Argument(help="Of a run, comparison, sweep or reproduction.")],
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again and again until nothing is running.")
+        bool, typer.Option("--watch", help="Refresh until nothing is running.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which runs are queued, running, done or failed, and the time left.
 
     Only files are read, so it works from another shell, and from another machine that shares the
-    folder. Looking disturbs nothing.
+    folder. It changes nothing.
 
     **Example**: look at a long reproduction
 
@@ -62,8 +62,8 @@ def status(
     console.print(progress_table(found.runs, rows=rows))
     states = {run.state for run in found.runs}
     if "running" not in states and states & {"queued", "interrupted", "failed"}:
-        console.print("\nNothing is running there now. To resume:", markup=False)
-        for command in found.commands or ["the command that began it"]:
+        console.print("\nNothing is running now. To resume:", markup=False)
+        for command in found.commands or ["the command that started it"]:
             console.print(f"  {command}", markup=False, soft_wrap=True)
 
 

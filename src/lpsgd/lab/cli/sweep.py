@@ -11,6 +11,8 @@ import typer
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
+    EXECUTION,
+    SEARCH,
     AllowImport,
     AsJson,
     RecipeFile,
@@ -26,6 +28,7 @@ from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
+    from lpsgd.lab.recipe import Recipe
     from lpsgd.lab.search.outcome import Outcome
 
 
@@ -35,48 +38,100 @@ def sweep(
     given: dict[str, Any],
     *,
     space: Annotated[
-        str, typer.Option(help="What to search: a TOML file, or `paper` for the paper's grids.")
+        str,
+        typer.Option(metavar="FILE", help="What to search; `paper` takes the paper's grids."),
     ],
     optimizers: Annotated[
-        str | None, typer.Option(help="Only these tables of the space: sgd,lpsgdm.")
+        str | None,
+        typer.Option(metavar="LIST", help="Only these of the space, such as sgd,lpsgdm."),
     ] = None,
-    sampler: Annotated[str, typer.Option(help="grid, tpe or random.")] = "grid",
+    sampler: Annotated[
+        str,
+        typer.Option(
+            metavar="grid|tpe|random",
+            help="How trials are chosen. [default: grid]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
+    ] = "grid",
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Of each optimizer. [default: the size of the smallest grid; 20 without]"
+            metavar="N",
+            min=1,
+            help="Of each optimizer. [default: the smallest grid, else 20]",
         ),
     ] = None,
     pruner: Annotated[
-        str, typer.Option(help="Stop poor trials early: none, median or halving.")
+        str,
+        typer.Option(
+            metavar="none|median|halving",
+            help="Stop poor trials early. [default: none]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = "none",
     metric: Annotated[
-        str, typer.Option(help="Validation score to choose by: top1 (accuracy) or nll.")
+        str,
+        typer.Option(
+            metavar="top1|nll",
+            help="Validation score to choose by. [default: top1]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = "top1",
     round_size: Annotated[
         int,
-        typer.Option(min=1, help="Trials that sampler and pruner hear of together; not --jobs."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Trials between two decisions of sampler and pruner. [default: 4]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = 4,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the search.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=2**32 - 1,
+            help="Of the search.",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
+    ] = 0,
     train_seed: Annotated[
         int,
-        typer.Option(min=0, help="Of every trial's weights, batches and validation split."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Of weights, batches and validation split. [default: 1000]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = 1000,
     seeds: Annotated[
         int,
-        typer.Option(min=1, help="Runs of each trial, from --train-seed on; their mean counts."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Runs of a trial, whose mean counts. [default: 1]",
+            rich_help_panel=SEARCH,
+            show_default=False,
+        ),
     ] = 1,
     storage: Annotated[
         str | None,
         typer.Option(
             envvar="LPSGD_STORAGE",
             show_default=False,
-            help="To share the trials: sqlite:///FILE among processes of one machine, "
-            "postgresql://USER@HOST/DATABASE among many. [default: a file in the folder, not "
-            "shared]",
+            metavar="URL",
+            help="Share the trials: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+            rich_help_panel=EXECUTION,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The sweep's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The sweep's folder.")] = None,
     recipe: RecipeFile = None,
     allow_import: AllowImport = False,
     root: Root = None,
@@ -85,10 +140,10 @@ def sweep(
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
-    """Search the settings of several optimizers, with as many trials for each.
+    """Search the settings of several optimizers, with the same number of trials for each.
 
     Trials are scored on a part of the training set that is held out (`--val-size`, a fifth by
-    default); the test set is not looked at.
+    default); the test set is not used.
 
     **Example**: twelve trials of each of the paper's optimizers, then a comparison of the winners
 
@@ -98,11 +153,9 @@ def sweep(
     After a stop, the same command resumes. Processes that are given one `--storage` share the
     trials.
     """
+    from lpsgd.lab.plan import resolve
     from lpsgd.lab.search.definition import Sweep
-    from lpsgd.lab.search.outcome import conclude
-    from lpsgd.lab.search.proposals import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
-    from lpsgd.lab.search.report.page import write_report, write_winners
-    from lpsgd.lab.search.run import run_search
+    from lpsgd.lab.search.method import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
     from lpsgd.lab.search.space_file import read_space
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.store.disk.files import writing
@@ -116,9 +169,19 @@ def sweep(
         if value not in allowed:
             raise UserError(unknown_name(option, value, allowed))
     labels = [part.strip() for part in optimizers.split(",")] if optimizers else None
+    searched = ("optimizer", "settings")
+    values = {k: v for k, v in read_values(recipe, given).items() if k not in searched}
+    values["seed"] = train_seed
+    shared = resolve(values)
     competitors = read_space(space, only=labels, allow_import=allow_import)
     count = count_trials(competitors, sampler, trials)
-    values = _recipe_values(recipe, given, train_seed, root)
+
+    # what takes seconds to load, when every name has been checked
+    from lpsgd.lab.search.outcome import conclude
+    from lpsgd.lab.search.report.page import write_report, write_winners
+    from lpsgd.lab.search.run import run_search
+
+    values["val_size"] = _validation_size(shared, values.get("val_size"), root)
     epochs = Sweep(values, competitors, None).recipe_of_all().epochs  # type: ignore[arg-type]
     how = Search(sampler, pruner, metric, count, round_size, seed, epochs, seeds)
     plan, command = Sweep(values, competitors, how, out), command_line()
@@ -141,26 +204,18 @@ def sweep(
     return 0
 
 
-def _recipe_values(
-    recipe: Path | None, given: dict[str, Any], train_seed: int, root: Path | None
-) -> dict[str, Any]:
-    """The recipe that all trials share, with a validation split.
+def _validation_size(shared: Recipe, asked: int | None, root: Path | None) -> int:
+    """How many images are held out of the training set.
 
-    It is as large as was asked for, or a fifth of the training set (of the images that `train_size`
-    asks for, else of all).
+    As many as were asked for, or a fifth (of the images that `train_size` asks for, else of all).
     """
     import torch
 
     from lpsgd.lab import models
-    from lpsgd.lab.plan import resolve
     from lpsgd.lab.training.build import load_data
     from lpsgd.lab.training.options import RunOptions
 
-    searched = ("optimizer", "settings")
-    values = {k: v for k, v in read_values(recipe, given).items() if k not in searched}
-    values["seed"] = train_seed
-    shared = resolve(values)
-    if values.get("val_size") == 0:
+    if asked == 0:
         raise UserError("--val-size 0: trials are chosen on the validation split; give it images")
     val_size = shared.val_size or (max(1, shared.train_size // 5) if shared.train_size else 0)
     # load data and make the model once, so that a mistake is told before anything is written
@@ -168,7 +223,7 @@ def _recipe_values(
     data = load_data(checked, RunOptions(root), torch.device("cpu"))
     shape, classes = data.input_shape, data.classes
     models.create(shared.model, input_shape=shape, classes=classes, width=shared.width)
-    return {**values, "val_size": val_size or max(1, data.train.size // 5)}
+    return val_size or max(1, data.train.size // 5)
 
 
 def _show(outcome: Outcome, page: Path) -> None:

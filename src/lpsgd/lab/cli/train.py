@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from lpsgd.lab.cli.options import (
+    DEVICE,
+    RECORDS,
     AllowImport,
     AsJson,
     RecipeFile,
@@ -21,6 +23,7 @@ from lpsgd.lab.cli.options import (
     with_recipe_options,
 )
 from lpsgd.lab.errors import LabError
+from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 from lpsgd.lab.store.disk.jsonio import encode
 
@@ -31,9 +34,12 @@ def train(
     *,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="NAME, NAME:setting=value,... or package.module:Name. [default: lpsgdm]"),
+        typer.Option(
+            metavar="NAME[:...]",
+            help="Such as lpsgdm:lr=1e-2,p=6; `lpsgd optimizers` lists them.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder.")] = None,
     recipe: RecipeFile = None,
     allow_import: AllowImport = False,
     root: Root = None,
@@ -44,14 +50,17 @@ def train(
         str | None,
         typer.Option(
             metavar="every=5,...",
-            help=f"Measure the Hessian's spectrum while training: {OPTIONS_HELP}",
+            help=f"Measure the Hessian's spectrum: {OPTIONS_HELP}.",
+            rich_help_panel=RECORDS,
         ),
     ] = None,
     strategy: Annotated[
         str,
         typer.Option(
             metavar="ddp|fsdp2",
-            help="Under torchrun: copy the network to every process, or shard it over them.",
+            help="Under torchrun: copy the network, or shard it. [default: ddp]",
+            rich_help_panel=DEVICE,
+            show_default=False,
         ),
     ] = "ddp",
     as_json: AsJson = False,
@@ -62,26 +71,32 @@ def train(
 
         lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6 --epochs 20
 
-    The same command resumes where it was stopped, to the same result.
-
-    **Example**: the same run, each batch shared by two processes (a GPU each, if there are any)
-
-        torchrun --nproc-per-node 2 -m lpsgd train --model mlp --optimizer lpsgdm:lr=1e-2,p=6
+    The same command resumes where it was stopped, to the same result. On several devices:
+    `torchrun --nproc-per-node 2 -m lpsgd train ...`
     """
+    from lpsgd.lab.plan import default_folder, resolve
+    from lpsgd.lab.training.options import RunOptions, check_strategy
+    from lpsgd.lab.training.parallel import launched
+
+    def read_recipe() -> Recipe:
+        check_strategy(strategy)
+        if curvature is not None:
+            parse_options(curvature)
+        source = f"--recipe {recipe}" if recipe else "recipe"
+        values = read_values(recipe, given)
+        return resolve(values, optimizer, source=source, allow_import=allow_import)
+
+    options = RunOptions(root, workers, save_seconds, tensorboard, curvature, strategy=strategy)
+    if not launched():  # a mistake is told before torch is loaded; by torchrun's processes once
+        read_recipe()
+
     from lpsgd.lab.execution.live_run import RunDisplay
     from lpsgd.lab.execution.signals import stop_on_signals
-    from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.loop import train as run_training
-    from lpsgd.lab.training.options import RunOptions
-    from lpsgd.lab.training.parallel.world import joined, launched
+    from lpsgd.lab.training.parallel.world import joined
 
-    if curvature is not None:
-        parse_options(curvature)  # a mistake is told before anything is loaded
-    source = f"--recipe {recipe}" if recipe else "recipe"
-    options = RunOptions(root, workers, save_seconds, tensorboard, curvature, strategy=strategy)
     with stop_on_signals(patient=launched()) as stop, joined() as world:
-        values = read_values(recipe, given)
-        complete = resolve(values, optimizer, source=source, allow_import=allow_import)
+        complete = read_recipe()
         folder = out or default_folder(complete)
         silent = nullcontext(lambda event: None)
         with RunDisplay(complete.epochs) if world.main else silent as listen:

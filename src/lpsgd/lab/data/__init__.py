@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.data.catalogue import data_root, entry, names
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.data.catalogue import check_options, data_root, names
 
 if TYPE_CHECKING:
     from lpsgd.lab.data.loaders import Data, Loader
@@ -62,11 +61,7 @@ def load(
     # without them
     from lpsgd.lab.data.loaders import DataRequest
 
-    description = entry(name)
-    for key in options:
-        if key not in description.options:
-            allowed = ", ".join(sorted(description.options)) or "none"
-            raise UserError(f"data set {name!r} has no option {key!r}; its options: {allowed}")
+    description = check_options(name, options)
     request = DataRequest(
         name=name,
         root=data_root(root),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -62,6 +62,15 @@ def entry(name: str) -> Entry:
     return _ENTRIES[name]
 
 
+def check_options(name: str, options: Iterable[str]) -> Entry:
+    """The description of the data set ``name``; UserError if it lacks one of ``options``."""
+    found = entry(name)
+    for option in options:
+        if option not in found.options:
+            raise UserError(f"data set {name!r}: {unknown_name('option', option, found.options)}")
+    return found
+
+
 def names() -> list[str]:
     """The names of the data sets, the default first."""
     return list(_ENTRIES)
@@ -84,6 +93,8 @@ def _cifar(kind: Literal["binary", "python"], folder: str, archive: str) -> Layo
 
 _CIFAR_OPTIONS = {
     "check": "compare the files with the published checksums (default true)",
+    "classes": "only these, as (0,1,2), numbered anew (default all)",
+    "size": "height and width, 32 or a part of it: 16 averages the pixels of squares of 2x2",
 }
 
 _ENTRIES = {
@@ -125,16 +136,17 @@ _ENTRIES = {
         ),
         Entry(
             "text",
-            "characters of a text file; by default Python's own reference manual (pydoc_data)",
+            "a text file as characters or sub-words; by default Python's own manual (pydoc_data)",
             module="text",
             options={
                 "path": "a UTF-8 text file (default: the manual that ships with Python)",
-                "context": "characters that the model sees at once (default 128)",
+                "context": "characters or sub-words that the model sees at once (default 128)",
+                "vocabulary": "sub-words by byte-pair encoding, 256 or more (default: characters)",
             },
         ),
         Entry(
             "synthetic",
-            "made-up images of any shape, for load tests",
+            "generated images of any shape, for load tests",
             module="synthetic",
             options={
                 "shape": "channels, height, width (default 3x32x32)",

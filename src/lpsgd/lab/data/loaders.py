@@ -163,7 +163,8 @@ class ImageLoader(Loader):
     def _draw(
         self, batches: Sequence[Tensor], epoch: int, start: int, *, augment: bool, rows: Rows | None
     ) -> Iterator[Batch]:
-        crop = ShiftAndFlip(self._images)
+        # the usual four pixels of CIFAR's 32, and no more than an eighth of smaller images
+        crop = ShiftAndFlip(self._images, padding=min(4, self._images.shape[1] // 8))
         for number, index in enumerate(batches, start):
             wanted = None if rows is None else rows(len(index))
             there = chosen(index, rows).to(self._labels.device)

@@ -36,14 +36,18 @@ class RunsDisplay:
         tasks: Sequence[Task],
         console: Console | None = None,
         *,
+        title: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._title = title
+        self._networks = bool(title) or len({_network(task) for task in tasks}) > 1
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
         self._runs = {
             task.folder: RunProgress(**vars(planned_run(task, str(task.folder)))) for task in tasks
         }
         self._starts: dict[Path, tuple[events.StartEvent, float]] = {}
+        self._measuring: dict[Path, Callable[[], None]] = {}
         self._split = "test"  # which accuracies these are
         self._began = self._drawn = self._summed = clock()
         self._live = (
@@ -81,6 +85,10 @@ class RunsDisplay:
                 self._keep_pace(task, row.step or 0)
             case events.WarningEvent():
                 self._say(task, f"warning: {event.text}")
+            case events.CurvatureEvent():
+                self._say(task, event.text)
+            case events.CurvatureProgressEvent():
+                self._count_product(task, event)
             case events.EndEvent():
                 self._set(task, state=event.state, seconds_left=None, reason=event.reason)
                 self._say(task, self._ending(task, event))
@@ -107,6 +115,19 @@ class RunsDisplay:
             seconds_per_epoch=seconds * start.total_steps / task.recipe.epochs,
         )
 
+    def _count_product(self, task: Task, event: events.CurvatureProgressEvent) -> None:
+        """Show how far a measurement is: in the table, or as lines with the time left."""
+        at = f"{event.label}: {event.done}/{event.total} products"
+        self._set(task, note=at if event.done < event.total else None)
+        if self._live is not None:
+            return
+        if event.done == 1:
+            from lpsgd.curvature.progress import PlainProgress
+
+            label = f"{self._name(task)}: {event.label}"
+            self._measuring[task.folder] = PlainProgress(label, event.total, sys.stderr)
+        self._measuring[task.folder]()
+
     def _ending(self, task: Task, event: events.EndEvent) -> str:
         if event.state == "diverged":
             return f"diverged: {event.reason}"
@@ -114,8 +135,15 @@ class RunsDisplay:
         return f"{how}, {self._split} accuracy {fixed(self._runs[task.folder].accuracy, 2)} %"
 
     def _say(self, task: Task, text: str) -> None:
+        self._print(f"{self._name(task)}: {text}")
+
+    def _name(self, task: Task) -> str:
         done = sum(run.state in ENDED for run in self._runs.values())
-        self._print(f"[{done}/{len(self._runs)}] {task.label} seed {task.recipe.seed}: {text}")
+        network = [f"{_network(task)},"] * self._networks
+        run = [task.label, "seed", str(task.recipe.seed)]
+        return " ".join(
+            [*[self._title] * bool(self._title), f"[{done}/{len(self._runs)}]", *network, *run]
+        )
 
     def _print(self, line: str) -> None:
         if self._live is not None:
@@ -131,8 +159,13 @@ class RunsDisplay:
                 self._live.update(self._table(), refresh=True)
         elif now - self._summed >= max(_SUMMARY_SECONDS, _SUMMARY_SHARE * (now - self._began)):
             self._summed = now
-            self._print(progress_line(list(self._runs.values())))
+            self._print(progress_line(list(self._runs.values()), self._title))
 
     def _table(self) -> Table:
         # the heading, the line below, and room for what was printed above
-        return progress_table(list(self._runs.values()), rows=self._console.height - 4)
+        rows = self._console.height - 4
+        return progress_table(list(self._runs.values()), rows=rows, title=self._title)
+
+
+def _network(task: Task) -> str:
+    return planned_run(task, "").network

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lpsgd.lab.formatting import duration, fixed
+from lpsgd.lab.labels import FoldedLabel
 from lpsgd.lab.store.status import RunProgress
 
 ENDED = ("complete", "pruned", "diverged", "failed")
@@ -47,8 +48,8 @@ def _pace_of_others(run: RunProgress, runs: Sequence[RunProgress]) -> float | No
     return mean(paces) if paces else None
 
 
-def progress_line(runs: Sequence[RunProgress]) -> str:
-    """One line: how many runs are where, and when all will be done.
+def progress_line(runs: Sequence[RunProgress], title: str = "") -> str:
+    """One line: how many runs are where, and when all will be done; ``title`` first.
 
     >>> progress_line([RunProgress("sgd", 0, "mlp", 2, "a"), RunProgress("sgd", 1, "mlp", 2, "b")])
     '2 runs: 2 queued'
@@ -58,15 +59,18 @@ def progress_line(runs: Sequence[RunProgress]) -> str:
     parts = [f"{count[state]} {_WORDS.get(state, state)}" for state in states if count[state]]
     left = time_left(runs)
     when = "" if left is None else f"; about {duration(left)} left"
-    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {', '.join(parts) or 'none'}{when}"
+    who = f"{title}: " if title else ""
+    many = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    return f"{who}{many}: {', '.join(parts) or 'none'}{when}"
 
 
-def progress_table(runs: Sequence[RunProgress], rows: int | None = None) -> Table:
+def progress_table(
+    runs: Sequence[RunProgress], rows: int | None = None, *, title: str = ""
+) -> Table:
     """One row for each run if there are at most ``rows``, else one for each optimizer."""
     many = len({run.network for run in runs}) > 1
-    shown = Table(
-        box=None, padding=(0, 2, 0, 0), caption=escape(progress_line(runs)), caption_justify="left"
-    )
+    caption = escape(progress_line(runs, title))
+    shown = Table(box=None, padding=(0, 2, 0, 0), caption=caption, caption_justify="left")
     if rows is None or len(runs) <= rows:
         _fill_by_run(shown, runs, networks=many)
     else:
@@ -80,12 +84,12 @@ def _fill_by_run(shown: Table, runs: Iterable[RunProgress], *, networks: bool) -
     for run in runs:
         shown.add_row(
             *[escape(run.network)] * networks,
-            escape(f"{run.label} seed {run.seed}"),
+            FoldedLabel(f"{run.label} seed {run.seed}"),
             escape(_WORDS.get(run.state, run.state)),
             _epoch(run),
             "" if run.accuracy is None else f"{fixed(run.accuracy, 2)} %",
             "" if run.seconds_left is None else duration(run.seconds_left),
-            escape(run.reason or ""),
+            escape(run.reason or run.note or ""),
             style=_COLOURS.get(run.state),
         )
 
@@ -98,7 +102,7 @@ def _fill_by_label(shown: Table, runs: Sequence[RunProgress], *, networks: bool)
         ended = sum(run.state in ENDED for run in mine)
         queued = sum(run.state == "queued" for run in mine)
         cells = [f"{ended}/{len(mine)}", str(queued or ""), _now(mine)]
-        shown.add_row(*[escape(network)] * networks, escape(label), *cells)
+        shown.add_row(*[escape(network)] * networks, FoldedLabel(label), *cells)
 
 
 def _now(runs: Sequence[RunProgress]) -> str:
@@ -113,7 +117,8 @@ def _short(run: RunProgress) -> str:
     if run.state != "running":
         return f"seed {run.seed} {run.state}"
     accuracy = "" if run.accuracy is None else f" ({fixed(run.accuracy, 1)} %)"
-    return f"seed {run.seed}: epoch {_epoch(run)}{accuracy}"
+    note = f" ({run.note})" if run.note else ""
+    return f"seed {run.seed}: epoch {_epoch(run)}{accuracy}{note}"
 
 
 def _epoch(run: RunProgress) -> str:

@@ -137,7 +137,7 @@ class _SubmittedTasks:
             reason = str(error).strip().splitlines()[0]
             return ErrorEvent(text=f"its worker was lost {RETRIES + 1} times: {reason}")
         if isinstance(event, InterruptedEvent) and not self.stopping:
-            return ErrorEvent(text=f"it lost touch with this command: {event.text}")
+            return ErrorEvent(text=f"it lost the connection to this command: {event.text}")
         return event
 
 

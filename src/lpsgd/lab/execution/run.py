@@ -15,12 +15,17 @@ from lpsgd.lab.store.run_files import read_result, write_error
 from lpsgd.lab.training.options import RunOptions
 
 
-def run_tasks(tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions) -> list[str]:
-    """Train what has not ended yet; return what failed, in words."""
+def run_tasks(
+    tasks: Sequence[Task], choice: ExecutorChoice, options: RunOptions, *, title: str = ""
+) -> list[str]:
+    """Train what has not ended yet; return what failed, in words.
+
+    ``title`` names what the runs are for, where a command has several such lists.
+    """
     results = {task.folder: read_result(task.folder) for task in tasks}
     todo = [task for task in tasks if results[task.folder] is None]
     failures: list[str] = []
-    with stop_on_signals() as stop, RunsDisplay(tasks) as display:
+    with stop_on_signals() as stop, RunsDisplay(tasks, title=title) as display:
         wrong_input = False
 
         def listen(task: Task, event: RunEvent) -> None:

@@ -18,7 +18,7 @@ from lpsgd.lab.errors import UserError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["create", "names"]
+__all__ = ["check_name", "create", "names"]
 
 PUBLISHED_WIDTH = 64
 
@@ -29,6 +29,7 @@ _MODELS = {
     "resnet18": ("resnet", "image"),
     "resnet50": ("resnet", "image"),
     "mlp": ("mlp", "image"),
+    "convnet": ("convnet", "image"),
     "gpt": ("gpt", "text"),
 }
 
@@ -36,6 +37,12 @@ _MODELS = {
 def names() -> list[str]:
     """The names that :func:`create` knows."""
     return list(_MODELS)
+
+
+def check_name(name: str) -> None:
+    """Raise UserError, with the nearest name, unless :func:`create` knows ``name``."""
+    if name not in _MODELS:
+        raise UserError(unknown_name("model", name, _MODELS))
 
 
 def create(
@@ -52,8 +59,7 @@ def create(
         width: channels of the first stage, all other channels follow in proportion. Default 64,
             which is the published width of the convolutional networks.
     """
-    if name not in _MODELS:
-        raise UserError(unknown_name("model", name, _MODELS))
+    check_name(name)
     module, task = _MODELS[name]
     shape = tuple(input_shape)
     if len(shape) != (3 if task == "image" else 1) or min(shape) < 1:

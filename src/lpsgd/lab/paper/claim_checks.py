@@ -312,6 +312,17 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "cifar100-resnet50": partial(_final_margin, "cifar100", "ResNet-50", 1.87),
     "imagenet-final": partial(_final_margin, "imagenet1k", "ResNet-50", 1.89),
     "fig2": _figure_2,
+    "fig3-sign": partial(
+        _unknown,
+        "a figure, not a table. On the strong quadratic, each with its best learning rate, SignGD "
+        "ends far below GD after 100 to 3000 steps: `lpsgd reproduce fig3`",
+    ),
+    "fig3-stages": partial(
+        _unknown,
+        "the figure shows GD and SignGD only. On the strong quadratic annealed LPSGD ends lowest "
+        "after 1000 steps with p_max 8 or 9; after 100 steps it is hardly better than GD, while "
+        "SignGD and a fixed p are much better: `lpsgd reproduce fig3`",
+    ),
     "budget-sgd": partial(_budget, "sgd"),
     "budget-lpsgdm": partial(_budget, "lpsgdm"),
     "budget-adamw": partial(_budget, "adamw"),

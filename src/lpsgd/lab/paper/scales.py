@@ -66,7 +66,7 @@ class Scale:
         """What every scaled result says about itself."""
         return (
             f"{self.name.capitalize()} scale: {self.summary} These numbers are not comparable with "
-            "the paper's and do not stand beside them."
+            "the paper's."
         )
 
 

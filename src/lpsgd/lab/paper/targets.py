@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from lpsgd._suggest import unknown_name
 from lpsgd.lab.data import data_root
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
@@ -23,19 +23,17 @@ from lpsgd.lab.report.document import Document, Table
 from lpsgd.lab.training.options import RunOptions
 
 Planner = Callable[[Setup], list[RunGroup]]
-Execution = Callable[[Setup, Sequence[RunGroup], RunOptions, ExecutorChoice], None]
+Execution = Callable[["PlannedTarget", RunOptions, ExecutorChoice], None]
 Drawer = Callable[[Setup, Sequence[RunGroup]], Document]
 
 
-def train_all(
-    setup: Setup, groups: Sequence[RunGroup], run_options: RunOptions, choice: ExecutorChoice
-) -> None:
+def train_all(plan: PlannedTarget, run_options: RunOptions, choice: ExecutorChoice) -> None:
     """Train what is not done yet, several at once; failures are told when the others are done."""
     from lpsgd.lab.execution.run import run_tasks
 
     # every label's first seed before any second seed, so that early results can be compared
-    tasks = sorted(all_tasks(groups), key=lambda task: task.recipe.seed)
-    failures = run_tasks(tasks, choice, run_options)
+    tasks = sorted(plan.tasks, key=lambda task: task.recipe.seed)
+    failures = run_tasks(tasks, choice, run_options, title=plan.name)
     if failures:
         raise LabError("\n  ".join([f"{len(failures)} runs failed:", *failures]))
 
@@ -88,7 +86,10 @@ def _theory(setup: Setup, groups: Sequence[RunGroup]) -> Document:
 
     horizons = setup.scale.horizons
     span = f"T from {horizons[0]:,} to {horizons[-1]:,}"
-    return report.reproduce(horizons, setup.scale.title(f"The theory, measured ({span})"))
+    title = setup.scale.title(f"The theory, measured ({span})")
+    return report.reproduce(
+        horizons, title, lambda text: print(f"theory: {text}", file=sys.stderr, flush=True)
+    )
 
 
 def _grid(setup: Setup, groups: Sequence[RunGroup]) -> Document:
@@ -112,7 +113,7 @@ TARGETS: Mapping[str, Target] = {
             fig1.hessian_images,
         ),
         _figure("fig2", "SGD against LPSGD", accuracy_figures.fig2_recipes, accuracy_figures.FIG2),
-        Target("fig3", "GD and SignGD on the two quadratics, and a page to play with", (), _fig3),
+        Target("fig3", "GD and SignGD on the two quadratics, and an interactive page", (), _fig3),
         _figure(
             "fig4", "the effect of p_max", accuracy_figures.fig4_recipes, accuracy_figures.FIG4
         ),
@@ -167,8 +168,6 @@ class PlannedTarget:
 
 def plan_target(name: str, setup: Setup) -> PlannedTarget:
     """Plan one target; an error if --models leaves it without a run."""
-    if name not in TARGETS:
-        raise UserError(unknown_name("target", name, [*TARGETS, "all"]))
     target = TARGETS[name]
     groups = target.plan(setup)
     if target.datasets and not groups:
@@ -189,7 +188,7 @@ def make(plan: PlannedTarget, run_options: RunOptions, choice: ExecutorChoice) -
     target, setup = plan.target, plan.setup
     _check_imagenet(plan, run_options)
     if plan.groups:
-        target.execute(setup, plan.groups, run_options, choice)
+        target.execute(plan, run_options, choice)
     document = target.draw(setup, load_runs(plan.groups))
     return document.add(_provenance(plan)) if plan.groups else document
 

@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis
 from lpsgd.lab.analysis.curves import final_values
+from lpsgd.lab.analysis.verdict import leaders
 from lpsgd.lab.formatting import setting_text
+from lpsgd.lab.labels import pieces
 from lpsgd.lab.report.charts import chart_data
 from lpsgd.lab.report.template import render_page
 from lpsgd.lab.report.words import counts, interval, method, subtitle, title
@@ -33,6 +35,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
         analysis=analysis,
         metrics=COMPARED_METRICS,
         tested=tested,
+        leaders={metric.key: leaders(metric, results) for metric in COMPARED_METRICS},
         series={result.label: place for place, result in enumerate(results)},
         settings=list(dict.fromkeys(key for result in results for key in result.settings)),
         result_scales={
@@ -57,6 +60,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
         final_values=final_values,
         flatten=flatten,
         interval=interval,
+        pieces=pieces,
         sort_value=sort_value,
     )
     write_text(Path(path), page)

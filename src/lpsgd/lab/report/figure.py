@@ -10,32 +10,40 @@ from matplotlib.ticker import MaxNLocator
 
 from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import learning_curve
+from lpsgd.lab.labels import fold
 from lpsgd.lab.report.document import Cell
-from lpsgd.lab.report.style import TEXT, canvas, save_figure, series_styles
+from lpsgd.lab.report.style import TEXT, canvas, legend_below, save_figure, series_styles
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Groups = Mapping[str, Sequence[RunRecord]]
 """The runs of each optimizer, by its label."""
 
 CURVE_COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
+_LEGEND_WIDTH = 28  # characters
 _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 
 def write_figure(analysis: Analysis, stem: Path) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png``: training loss and test accuracy over epochs."""
     groups = {result.label: result.runs for result in analysis.results}
-    with canvas(TEXT, 2.6) as figure:
+    return save_figure(curves_figure(groups), stem)
+
+
+def curves_figure(groups: Groups) -> Figure:
+    """Training loss and test accuracy over epochs, side by side."""
+    with canvas(TEXT, 2.8) as figure:
         for place, (metric, title) in enumerate(_PANELS.items(), start=1):
             axes = figure.add_subplot(1, len(_PANELS), place)
             draw_curves(axes, groups, metric, series_styles(groups))
             axes.set_ylabel(title)
             if metric == "train_nll":
                 axes.set_yscale("log")
-        axes.legend(loc="lower right")
-        return save_figure(figure, stem)
+        legend_below(figure, axes)
+    return figure
 
 
 def draw_curves(
@@ -56,7 +64,7 @@ def draw_curves(
             [point.mean for point in curve.points],
             color=colour,
             ls=dash,
-            label=label.replace("p_max", r"$p_{\max}$"),
+            label=fold(label, _LEGEND_WIDTH).replace("p_max", r"$p_{\max}$"),
             marker="o" if len(epochs) == 1 else "",
             ms=4,
         )

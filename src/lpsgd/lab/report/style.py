@@ -1,7 +1,7 @@
 """One look for every figure that goes into a file: readable at a column's width, colour-blind safe.
 
 The colours are Okabe and Ito's; series also differ in dashes and markers, so that nothing depends
-on colour alone.
+on colour alone. An SVG has a second set of colours, which browsers use where the page is dark.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,11 +24,26 @@ COLUMN, TEXT = 3.5, 7.2  # inches: one column of a paper, both columns
 INK, MUTED, GRID = "#1b1f24", "#6b7480", "#e4e7eb"
 BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 ORANGE, SKY, BLACK = "#e69f00", "#56b4e9", "#222222"
+CONTOUR = "#b8c0c8"
 SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 
+# What a colour becomes on a dark page; the others have enough contrast on both.
+DARK = {
+    "#ffffff": "#1a1d21",
+    INK: "#e9ebee",
+    MUTED: "#a3abb4",
+    GRID: "#343a41",
+    CONTOUR: "#4d555e",
+    BLUE: "#5a93f0",
+    BLACK: "#e9ebee",
+}
+
 STYLE: Any = {
     "font.size": 8,
+    "text.color": INK,
+    "axes.facecolor": "none",
+    "axes.prop_cycle": cycler(color=SERIES),
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.7,
@@ -71,6 +87,26 @@ def label_panels(*panels: Axes) -> None:
         axes.set_title(f"({letter}) {axes.get_title(loc='left')}".rstrip(), loc="left")
 
 
+def legend_below(figure: Figure, *panels: Axes) -> None:
+    """One legend for all panels, below them: it covers nothing, in as many columns as fit."""
+    entries: dict[str, Any] = {}
+    for axes in panels or figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    for columns in range(len(entries), 0, -1):
+        legend = figure.legend(
+            entries.values(), entries.keys(), loc="outside lower center", ncols=columns
+        )
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+
+
+def legend_under(axes: Axes) -> None:
+    """A legend of this panel alone, under the label of its horizontal axis."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4.5, ncols=2)
+
+
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png`` (300 dpi), each atomically."""
     written = []
@@ -78,7 +114,25 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
         buffer = io.BytesIO()
         with matplotlib.rc_context(STYLE):
             figure.savefig(buffer, format=suffix[1:], **options)
+        content = buffer.getvalue()
+        if suffix == ".svg":
+            content = content.replace(b"</style>", _dark_rules().encode() + b"</style>", 1)
         path = stem.with_name(stem.name + suffix)
-        write_bytes(path, buffer.getvalue())
+        write_bytes(path, content)
         written.append(path)
     return written
+
+
+def _dark_rules() -> str:
+    """CSS for an SVG on a dark page: other colours, and the page's own ground.
+
+    A browser asks the page's `color-scheme` for an image, so that a switch on the page is followed.
+    """
+    rules = [
+        f'[style*="{part}: {light}"]{{{part}:{dark} !important}}'
+        for light, dark in DARK.items()
+        for part in ("fill", "stroke")
+        if (part, light) != ("stroke", "#ffffff")  # a light rim around marks and ridges stays
+    ]
+    ground = "#figure_1>#patch_1 path{fill:none !important}"
+    return f"@media (prefers-color-scheme: dark){{{''.join(rules)}{ground}}}"

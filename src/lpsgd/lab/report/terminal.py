@@ -13,7 +13,9 @@ from rich.text import Text
 
 from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, Metric, OptimizerResult
 from lpsgd.lab.analysis.stats import Summary
+from lpsgd.lab.analysis.verdict import leaders
 from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
+from lpsgd.lab.labels import FoldedLabel
 from lpsgd.lab.report.words import counts, interval, method, subtitle, title
 
 _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"}
@@ -38,17 +40,21 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
 def _results(analysis: Analysis, metric: Metric) -> Table:
     columns = ("mean", "sd", "95 % interval", "seeds", "best epoch*")
     table = _table(f"Final {metric.title} ({metric.unit})", *columns)
+    best_labels = leaders(metric, analysis.results)
     for result in analysis.results:
         final, best = result.final[metric.key], result.best[metric.key]
         table.add_row(
             _label(result, analysis),
-            Text(fixed(final.mean, metric.digits), style="bold"),
+            Text(
+                fixed(final.mean, metric.digits),
+                style="bold" if result.label in best_labels else "",
+            ),
             fixed(final.sd, metric.digits),
             Text(interval(final.low, final.high, metric.digits)),
             Text(counts(result), style="red" if result.diverged else ""),
             Text(_mean_sd(best, metric.digits), style="dim"),
         )
-    table.caption = "* mean (sd) of each run's best epoch, chosen on test"
+    table.caption = "bold: the best mean; * mean (sd) of each run's best epoch, chosen on test"
     return table
 
 
@@ -105,9 +111,8 @@ def _table(name: str, *columns: str) -> Table:
     return table
 
 
-def _label(result: OptimizerResult, analysis: Analysis) -> Text:
-    # Text, not str: a label is never read as rich's markup
-    return Text(result.label, style="bold" if result.label == analysis.reference else "")
+def _label(result: OptimizerResult, analysis: Analysis) -> FoldedLabel:
+    return FoldedLabel(result.label, "bold" if result.label == analysis.reference else "")
 
 
 def _mean_sd(summary: Summary, digits: int) -> str:

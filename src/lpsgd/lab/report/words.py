@@ -29,7 +29,7 @@ def method(analysis: Analysis) -> str:
     }
     made = {metric: sum(test.p is not None for test in group) for metric, group in tests.items()}
     if not any(made.values()):
-        return "No paired t-test could be made: it needs two shared seeds at least, and spread."
+        return "No paired t-test: it needs at least two shared seeds, and values that differ."
     levels = "; ".join(
         f"{metric.title} {ALPHA}/{count} = {ALPHA / count:.3g}"
         for metric, count in made.items()

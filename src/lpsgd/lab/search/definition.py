@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.recipe import to_json
-from lpsgd.lab.search.proposals import Search, TrialRequest
+from lpsgd.lab.search.method import Search
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
-from lpsgd.lab.search.trials import folder_name
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.disk.jsonio import read_json, write_json
 
 if TYPE_CHECKING:
     from lpsgd.lab.recipe import Recipe
+    from lpsgd.lab.search.proposals import TrialRequest
 
 # Of the recipe, what each trial decides for itself.
 OWN_FIELDS = ("optimizer", "settings", "closure", "create_graph")
@@ -76,6 +76,11 @@ class Sweep:
         }
         plain: dict[str, Any] = json.loads(json.dumps(found))
         return plain
+
+
+def folder_name(label: str, number: int) -> str:
+    """Where a trial is trained, within the sweep's folder."""
+    return f"trials/{label}/{number:04d}"
 
 
 def write_definition(sweep: Sweep, url: StorageUrl, command: str) -> None:

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from lpsgd.lab.search.definition import Sweep
+from lpsgd.lab.formatting import setting_text
+from lpsgd.lab.search.definition import Sweep, folder_name
 from lpsgd.lab.search.proposals import Ended
 from lpsgd.lab.search.space import Competitor, Range
-from lpsgd.lab.search.trials import folder_name
 from lpsgd.lab.store.disk.jsonio import encode
 
+COVERED = 0.25  # of a grid; a search of less says so wherever its winner is judged
 GOOD = 1.0  # percentage points below the best that still count as good
 _MOST_EXACT = 12  # with more learning rates than this, neighbours are taken together
 _BINS_PER_DECADE = 4
@@ -73,6 +74,18 @@ class Winner:
     epochs: int  # trained in all trials together
     region: GoodRegion | None
     edge: str | None  # "lowest" or "highest", if the best lr is the last one allowed
+    combinations: int | None  # of the grid; None where a range has no points
+
+    @property
+    def note(self) -> str:
+        """What every verdict on these settings has to mention; nothing after a wide search."""
+        doubts = []
+        if self.edge:
+            lr = setting_text(self.trial.settings["lr"])
+            doubts.append(f"whose best learning rate, {lr}, is the {self.edge} allowed")
+        if self.combinations and self.trials < COVERED * self.combinations:
+            doubts.append(f"that tried {self.trials} of {self.combinations} combinations")
+        return f"after a search {' and '.join(doubts)}" if doubts else ""
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,7 @@ class Outcome:
         winners = [
             {
                 **{k: v for k, v in asdict(w).items() if k not in ("trial", "region")},
+                "note": w.note,
                 "trial": w.trial.number,
                 "val_top1": w.trial.top1,
                 "val_nll": w.trial.nll,
@@ -179,6 +193,7 @@ def _winner(
         epochs=sweep.how.seeds * sum(trial.epochs for trial in trials),
         region=region and replace(region, pruned="pruned" in states),
         edge=_edge(competitor, trials[best]),
+        combinations=competitor.combinations(),
     )
 
 

@@ -11,9 +11,8 @@ trained on to the next rung, and so on; the sampler learns of a round when all o
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -23,58 +22,12 @@ from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.search.method import REDUCTION, Search
 from lpsgd.lab.search.space import Competitor
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
-
-SAMPLERS = ("grid", "tpe", "random")
-PRUNERS = ("none", "median", "halving")
-Direction = Literal["maximize", "minimize"]
-# The scores to choose by, of the validation split.
-DIRECTIONS: dict[str, Direction] = {"top1": "maximize", "nll": "minimize"}
-# What a trial that diverged counts with. Finite, because pruners and samplers take differences.
-WORST = {"top1": 0.0, "nll": 1e6}
-REDUCTION = 3  # a rung is a third of the next, and halving keeps a third
-DEFAULT_TRIALS = 20
-
-
-@dataclass(frozen=True)
-class Search:
-    """How to search; with the spaces and the recipe, everything that decides the result."""
-
-    sampler: str
-    pruner: str
-    metric: str
-    trials: int
-    round_size: int
-    seed: int
-    epochs: int
-    seeds: int = 1  # runs of each trial, whose scores are averaged
-
-    @property
-    def direction(self) -> Direction:
-        """Whether more is better."""
-        return DIRECTIONS[self.metric]
-
-    def rungs(self) -> list[int]:
-        """The epochs after which trials are scored; pruning is decided at all but the last.
-
-        >>> Search("tpe", "halving", "top1", 8, 4, 0, 20).rungs()
-        [2, 6, 20]
-        """
-        if self.pruner == "none":
-            return [self.epochs]
-        earlier = [self.epochs // REDUCTION**k for k in (2, 1)]
-        return [*dict.fromkeys(e for e in earlier if e >= 1), self.epochs]
-
-    def rounds(self) -> list[range]:
-        """The numbers of the trials that are asked for together."""
-        # what neither sampler nor pruner learns from need not wait for one another
-        size = self.trials if self.sampler != "tpe" and self.pruner == "none" else self.round_size
-        return [range(k, min(k + size, self.trials)) for k in range(0, self.trials, size)]
 
 
 @dataclass(frozen=True)
@@ -168,28 +121,6 @@ def grid_points(competitor: Competitor, how: Search) -> list[dict[str, Any]]:
     points = list(product(*grids.values()))
     chosen = random.Random(f"{how.seed}/{competitor.label}").sample(points, how.trials)
     return [dict(zip(grids, point, strict=True)) for point in chosen]
-
-
-def count_trials(competitors: Sequence[Competitor], sampler: str, asked: int | None) -> int:
-    """How many trials each competitor gets: as many for each, none of a grid twice."""
-    if sampler != "grid":
-        return asked or DEFAULT_TRIALS
-    sizes = {c.label: _grid_size(c) for c in competitors}
-    least = min(sizes, key=sizes.__getitem__)
-    if asked is not None and asked > sizes[least]:
-        raise UserError(
-            f"--trials {asked}: the grid of {least} has {sizes[least]} combinations, and every "
-            f"optimizer gets as many trials; give --trials {sizes[least]} or fewer, widen that "
-            "grid, or search ranges with --sampler tpe or random"
-        )
-    return asked or sizes[least]
-
-
-def _grid_size(competitor: Competitor) -> int:
-    size = math.prod(map(len, competitor.grids().values()))
-    if size > 1_000_000:
-        raise UserError(f"{competitor.label}: a grid of {size} combinations; at most a million")
-    return size
 
 
 def _sampler(how: Search) -> BaseSampler:

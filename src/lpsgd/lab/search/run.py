@@ -16,15 +16,8 @@ from lpsgd.lab.execution.local import default_jobs, keeping_workers
 from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.definition import Sweep, write_definition
-from lpsgd.lab.search.proposals import (
-    WORST,
-    Ended,
-    Score,
-    Search,
-    Searching,
-    TrialRequest,
-    search,
-)
+from lpsgd.lab.search.method import WORST, Search
+from lpsgd.lab.search.proposals import Ended, Score, Searching, TrialRequest, search
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.search.trials import TrialLog, open_trial_log
@@ -144,7 +137,7 @@ class _Runner:
         """Train the trials that this process has claimed, log their scores, and release them."""
         try:
             # another process may have logged a score just before the claim
-            known = {label: self.log.scores(label) for label, _ in mine}
+            known = {label: self.log.scores(label) for label in {label for label, _ in mine}}
             trials = [
                 (label, request.number)
                 for label, request in mine

@@ -155,6 +155,12 @@ class Competitor:
             found[name] = points
         return found
 
+    def combinations(self) -> int | None:
+        """How many there are of the searched settings; None if one is a range without points."""
+        grids = [choice.grid() for choice in self.searched.values()]
+        known = [len(points) for points in grids if points is not None]
+        return math.prod(known) if len(known) == len(grids) else None
+
     def to_json(self) -> dict[str, Any]:
         """A plain description: two spaces are equal where these are."""
         return {

@@ -18,7 +18,6 @@ The paper's grids (`lpsgd.lab.paper.grid`) are such a space.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, TypeGuard
 
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.labels import file_safe
 from lpsgd.lab.search.space import (
     MOST_POINTS,
     RANGE_KEYS,
@@ -35,7 +35,7 @@ from lpsgd.lab.search.space import (
     SearchedSetting,
 )
 from lpsgd.lab.store.disk.tomlio import read_toml
-from lpsgd.peers import factory, grammar
+from lpsgd.peers import factory, grammar, registry
 
 PAPER_SPACE = "paper"
 _MOST_TRIED = 500  # combinations
@@ -71,6 +71,8 @@ def parse_space(
     if not wanted:
         raise UserError(f"{source}: no optimizer; write a table such as [sgd] with its settings")
     made = [_competitor(label, tables[label], source, allow_import) for label in wanted]
+    for label, competitor in zip(wanted, made, strict=True):  # when all names have been checked
+        _try_out(competitor, f"{source}: [{label}]")
     safe = {c.label.casefold() for c in made}  # labels name files, also where case does not count
     if len(safe) < len(made):
         raise UserError(f"{source}: two labels differ in nothing that a file name can hold")
@@ -99,7 +101,10 @@ def _competitor(label: str, table: Any, source: str, allow_import: bool) -> Comp
     )
     if not competitor.searched:
         raise UserError(f"{where}: nothing to search; give a setting several values or a range")
-    _try_out(competitor, where)
+    try:
+        registry.check_settings(optimizer, {**competitor.fixed, **_first_values(competitor)})
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None
     return competitor
 
 
@@ -108,7 +113,7 @@ def _is_fixed(choice: SearchedSetting) -> TypeGuard[Choices]:
 
 
 def _file_safe(label: str, where: str) -> str:
-    safe = re.sub(r"[^\w.=+-]+", "-", label).strip("-.")
+    safe = file_safe(label)
     if not safe or len(safe) > _LONGEST_LABEL:
         raise UserError(f"{where}: a label has 1 to {_LONGEST_LABEL} letters and digits")
     return safe
@@ -181,20 +186,28 @@ def _is_finite(value: Any) -> bool:
     return number and math.isfinite(value)
 
 
+def _values_to_try(competitor: Competitor) -> dict[str, list[Any]]:
+    return {
+        name: list(choice.values if isinstance(choice, Choices) else choice.ends())
+        for name, choice in competitor.searched.items()
+    }
+
+
+def _first_values(competitor: Competitor) -> dict[str, Any]:
+    return {name: values[0] for name, values in _values_to_try(competitor).items()}
+
+
 def _try_out(competitor: Competitor, where: str) -> None:
     """Build the optimizer with every value, so that a wrong one is found before training.
 
     In every combination, unless these are too many: some values exclude each other.
     """
-    tried: dict[str, list[Any]] = {
-        name: list(choice.values if isinstance(choice, Choices) else choice.ends())
-        for name, choice in competitor.searched.items()
-    }
+    tried = _values_to_try(competitor)
     lrs = [*tried.get("lr", []), *([competitor.fixed["lr"]] if "lr" in competitor.fixed else [])]
     for lr in lrs:
         if not _is_finite(lr) or lr <= 0:
             raise UserError(f"{where} lr: {lr!r} must be a finite number above 0")
-    first = {name: values[0] for name, values in tried.items()}
+    first = _first_values(competitor)
     combinations = [first, *({**first, name: v} for name in tried for v in tried[name][1:])]
     if math.prod(map(len, tried.values())) <= _MOST_TRIED:
         combinations = [

@@ -9,8 +9,9 @@ printed, written or raised names the storage by `StorageUrl.shown`.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 from lpsgd.lab.errors import LabError, UserError
-from lpsgd.lab.store.disk import lock
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -133,7 +133,7 @@ def reaching(url: StorageUrl) -> Iterator[None]:
         # `from None`: the drivers' own messages and frames stay out of every traceback
         raise LabError(
             f"cannot use the storage {url.shown}: {reason}. What was trained is kept; the same "
-            "command resumes once that is mended"
+            "command resumes once that is fixed"
         ) from None
 
 
@@ -149,31 +149,32 @@ def open_storage(url: StorageUrl) -> RDBStorage:
 
 
 class FileLocks:
-    """Locked files in a folder, for the processes of one machine."""
+    """Locks on the bytes of one file, one byte for each name, among the processes of one machine.
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._held: dict[str, int] = {}
+    One open file serves thousands of trials. Such locks belong to the process: a second object for
+    the same file in one process would not be kept out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     def acquire(self, name: str, *, wait: bool = False) -> bool:
-        """Lock the file of this name."""
-        path = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
-        path.touch()
-        handle = lock.acquire(path, seconds=math.inf if wait else 0)
-        if handle is None:
+        """Lock the byte of this name, which need not be within the file."""
+        how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        try:
+            fcntl.lockf(self._file, how, 1, _number(name, size=7))
+        except (BlockingIOError, PermissionError):  # systems differ in how they say it
             return False
-        self._held[name] = handle
         return True
 
     def release(self, name: str) -> None:
         """Unlock it."""
-        lock.release(self._held.pop(name))
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _number(name, size=7))
 
     def close(self) -> None:
         """Unlock all."""
-        for name in list(self._held):
-            self.release(name)
+        os.close(self._file)
 
 
 class PostgresLocks:
@@ -206,16 +207,21 @@ class PostgresLocks:
         self._engine.dispose()
 
     def _call(self, function: str, name: str) -> Any:
-        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        key = _number(name, size=8, signed=True)
         return self._connection.execute(
             self._text(f"SELECT {function}(:key)"), {"key": key}
         ).scalar()
 
 
+def _number(name: str, *, size: int, signed: bool = False) -> int:
+    """A number that stands for ``name``."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:size], signed=signed)
+
+
 def open_locks(url: StorageUrl) -> FileLocks | PostgresLocks:
     """The locks that go with a storage."""
     if not url.server:
-        return FileLocks(url.file.with_name(url.file.name + ".locks"))
+        return FileLocks(url.file.with_name(f"{url.file.name}.lock"))
     try:
         import psycopg  # noqa: F401
     except ImportError:

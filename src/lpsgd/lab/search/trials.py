@@ -18,7 +18,9 @@ from optuna.trial import TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from lpsgd.lab.errors import LabError
-from lpsgd.lab.search.proposals import Ended, Score, Search, TrialRequest
+from lpsgd.lab.search.definition import folder_name
+from lpsgd.lab.search.method import Search
+from lpsgd.lab.search.proposals import Ended, Score, TrialRequest
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl, open_locks, open_storage, reaching
 
@@ -163,11 +165,6 @@ def open_trial_log(
         yield log
     finally:
         log.close()
-
-
-def folder_name(label: str, number: int) -> str:
-    """Where a trial is trained, within the sweep's folder."""
-    return f"trials/{label}/{number:04d}"
 
 
 def _finite(value: float | None) -> float | None:

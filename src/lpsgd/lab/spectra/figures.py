@@ -14,14 +14,14 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
-from lpsgd.lab.report.style import MUTED, canvas, save_figure
+from lpsgd.lab.report.style import BLUE, GRID, MUTED, VERMILION, canvas, legend_below, save_figure
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum, Statistics
 
 __all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
 
 AxisScale = Literal["linear", "asinh"]
 
-_BULK, _OUTLIER = "#2f6db3", "#c8372d"
+_BULK, _OUTLIER = BLUE, VERMILION
 _WIDTH = 6.4  # inches: a text column
 # Width of the kernel in ridges, as a share of the axis; on an asinh axis the nodes stand wider.
 _BLUR = {"linear": 0.004, "asinh": 0.014}
@@ -35,27 +35,18 @@ def density_figure(record: CurvatureRecord) -> Figure:
     anisotropy = "undefined" if ratio is None else f"{ratio:.3g}"
     with canvas(_WIDTH, 3.4, **_LOOK) as figure:
         axes = figure.add_subplot()
-        grid, height = density.smoothed()
+        theta, _ = density.merged()
+        # The kernel's tails would reach beyond the smallest and the largest eigenvalue.
+        grid, height = density.smoothed(np.linspace(theta[0], theta[-1], 1024))
         # The height of one eigenvalue's bump: below it the curve is the tail of the kernel.
         single = 1 / (density.dimension * density.default_width * sqrt(2 * np.pi))
         floor = single / 10
         axes.fill_between(grid, floor, np.maximum(height, floor), color=_BULK, alpha=0.25, lw=0)
         axes.plot(grid, np.maximum(height, floor), color=_BULK, lw=1.2)
-        axes.axhline(single, color=MUTED, lw=0.7, ls=(0, (4, 3)))
-        axes.annotate(
-            f"one eigenvalue of {density.dimension:,}",
-            (1, single),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            color=MUTED,
-            fontsize=7.5,
-            xytext=(0, 2),
-            textcoords="offset points",
-            bbox={"facecolor": "white", "alpha": 0.75, "lw": 0, "pad": 1},
-        )
-        if _mark_outliers(axes, numbers, floor, "^", size=6, label=_outlier_label(numbers)):
-            axes.legend(loc="upper right")
+        one = f"one eigenvalue of {density.dimension:,}"
+        axes.axhline(single, color=MUTED, lw=0.7, ls=(0, (4, 3)), label=one)
+        _mark_outliers(axes, numbers, floor, "^", size=6, label=_outlier_label(numbers))
+        legend_below(figure)
         axes.set_yscale("log")
         axes.set_ylim(floor, float(height.max()) * 3)
         axes.set_xlabel("eigenvalue λ")
@@ -116,31 +107,36 @@ def _ridges(
     forward, backward = _transform(scale, unit)
     low, high = float(forward(values.min())), float(forward(values.max()))
     margin = 4 * _BLUR[scale] * (high - low) or 0.1
-    positions = np.linspace(low - margin, high + margin, 800)
+    blur = _BLUR[scale] * (high - low + 2 * margin)
+    # Each ridge ends where its eigenvalues do: the kernel's tails beyond them mean nothing.
+    nodes = [density.merged()[0] for density in densities]
+    positions = [np.linspace(forward(theta[0]), forward(theta[-1]), 800) for theta in nodes]
     counts = [
-        _counts(density, forward, positions, _BLUR[scale] * np.ptp(positions))
-        for density in densities
+        _counts(density, forward, across, blur)
+        for density, across in zip(densities, positions, strict=True)
     ]
     tallest = max(float(count.max()) for count in counts) or 1.0
     lift = 1.7 / tallest  # ridges may reach into the next row but not hide it
     label = "isolated eigenvalues (outliers)"
-    for row, (record, count, color) in enumerate(zip(records, counts, colors, strict=True)):
+    rows = zip(records, positions, counts, colors, strict=True)
+    for row, (record, across, count, color) in enumerate(rows):
         depth = len(records) - row  # the lower row in front
         height = row + lift * count
         axes.fill_between(
-            backward(positions), row, height, color=color, alpha=0.75, lw=0, zorder=depth
+            backward(across), row, height, color=color, alpha=0.75, lw=0, zorder=depth
         )
-        axes.plot(backward(positions), height, color="white", lw=0.8, zorder=depth + 0.1)
+        outline = np.where(count > 0.01 * tallest, height, np.nan)  # none where there is nothing
+        axes.plot(backward(across), outline, color="white", lw=0.8, zorder=depth + 0.1)
         if _mark_outliers(axes, record["statistics"], row, "o", size=3.2, label=label):
             label = ""  # once in the legend is enough
     if scale == "asinh":
         axes.set_xscale("asinh", linear_width=_linear_width(unit))
         axes.xaxis.set_major_locator(FixedLocator(_decades(unit)))
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(backward(positions[0]), backward(positions[-1]))
+    axes.set_xlim(backward(low - margin), backward(high + margin))
     axes.set_ylim(-0.3, len(records) + 0.9)
     axes.axvline(0, color=MUTED, lw=0.6, zorder=0)
-    axes.grid(axis="x", color="#e4e7eb", lw=0.6, zorder=0)
+    axes.grid(axis="x", color=GRID, lw=0.6, zorder=0)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("eigenvalue λ" + (" (asinh scale)" if scale == "asinh" else ""))

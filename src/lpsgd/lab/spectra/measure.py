@@ -13,12 +13,13 @@ from torch import nn
 
 from lpsgd.curvature import CurvatureMonitor
 from lpsgd.lab import models
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.events import CurvatureEvent, CurvatureProgressEvent, RunListener
 from lpsgd.lab.formatting import duration
 from lpsgd.lab.recipe import Recipe, make_recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
 from lpsgd.lab.store.disk.jsonio import read_json
+from lpsgd.lab.store.run_folder import run_of
 from lpsgd.lab.training.build import load_data
 from lpsgd.lab.training.checkpoint import CheckpointStore, is_checkpoint, read_checkpoint
 from lpsgd.lab.training.numerics import numerics
@@ -94,14 +95,6 @@ def summary_line(record: CurvatureRecord) -> str:
         f"effective rank {numbers['effective_rank'] or 0:.3g}, "
         f"{numbers['outlier_count']} outliers, {duration(record['seconds'])}"
     )
-
-
-def run_of(source: Path) -> Path:
-    """The run's folder, given itself or one of its checkpoints."""
-    for folder in (source, source.parent.parent):
-        if (folder / "config.json").is_file():
-            return folder
-    raise UserError(f"{source} is neither a run's folder (with config.json) nor its checkpoint")
 
 
 def measure_checkpoints(

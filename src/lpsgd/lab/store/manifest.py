@@ -63,6 +63,8 @@ class ComparisonManifest(Manifest):
     epochs: int | None = None
     dataset: str | None = None
     model: str | None = None
+    search_notes: dict[str, str] = {}
+    """By label, what a verdict has to mention of the search that chose the settings."""
 
     def planned(self) -> Iterator[PlannedRun]:
         """The runs, where `run_place` has them."""
@@ -98,6 +100,7 @@ def write_comparison(
         epochs=recipe.epochs,
         dataset=recipe.dataset,
         model=recipe.model,
+        search_notes={task.label: task.search_note for task in tasks if task.search_note},
     )
     with writing(folder):
         write_json(folder / "comparison.json", manifest.model_dump(exclude={"runs"}))

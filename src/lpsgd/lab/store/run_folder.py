@@ -74,11 +74,31 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
                     folder.rmdir()
 
 
+def final_checkpoint(place: Path) -> Path:
+    """The newest checkpoint in a run's folder, or ``place`` itself if that is one."""
+    checkpoints = place / "checkpoints"
+    if checkpoints.is_dir():
+        found = sorted(checkpoints.glob("step-*"))
+        if found:
+            return found[-1]
+    if place.name.startswith("step-") and place.exists():
+        return place
+    raise UserError(f"start is {place}; allowed: the folder of a run that has a checkpoint, or one")
+
+
 def _leftovers(folder: Path) -> Iterator[Path]:
     """What a process that was killed while writing left behind; nothing that is not a run's."""
     for name in ("config.json", "environment.json", "result.json", "curvature.jsonl", ERROR_FILE):
         yield from folder.glob(f".{name}.*.part")
     yield from (folder / "checkpoints").glob(".step-*.part")
+
+
+def run_of(source: Path) -> Path:
+    """Return the run's folder, given itself or one of its checkpoints."""
+    for folder in (source, source.parent.parent):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UserError(f"{source} is neither a run's folder (with config.json) nor its checkpoint")
 
 
 def check_folder(folder: Path, recipe: Recipe) -> None:

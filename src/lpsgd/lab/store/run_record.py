@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,6 +69,7 @@ class Comparison:
     runs: tuple[RunRecord, ...]
     command: str | None = None
     notes: tuple[str, ...] = ()
+    search_notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_comparison(folder: Path | str) -> Comparison:
@@ -141,6 +142,7 @@ def _planned(folder: Path, manifest: ComparisonManifest, runs: Sequence[RunRecor
         runs=listed,
         command=manifest.command,
         notes=(*notes, *_mixed(listed)),
+        search_notes=manifest.search_notes,
     )
 
 

@@ -27,6 +27,8 @@ class RunProgress(PlannedRun):
     seconds_per_epoch: float | None = None
     seconds_left: float | None = None
     reason: str | None = None
+    note: str | None = None
+    """What it does at the moment besides training, if it does."""
 
     @property
     def epochs_left(self) -> int | None:

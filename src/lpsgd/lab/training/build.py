@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from lpsgd.lab import models
 from lpsgd.lab.data import Data
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
+from lpsgd.lab.training.checkpoint import read_checkpoint
 from lpsgd.lab.training.numerics import seed_all
 from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.parallel import strategies
@@ -53,12 +55,28 @@ def make_model(
     model = models.create(
         recipe.model, input_shape=data.input_shape, classes=data.classes, width=width
     ).to(device)
+    if recipe.start is not None:
+        load_weights(model, Path(recipe.start))
     if data.task == "image" and not sharded:  # FSDP2 takes contiguous parameters alone
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if world.size > 1:
         model = strategies.share_batch_norms(model, device)
         strategies.share_dropouts(model)
     return model.train()
+
+
+def load_weights(model: nn.Module, checkpoint: Path) -> None:
+    """Give ``model`` the weights of a checkpoint, which must be of the same network."""
+    state = read_checkpoint(checkpoint) if checkpoint.exists() else None
+    if state is None:
+        raise UserError(f"start is {checkpoint}, which is not there, or damaged")
+    try:
+        model.load_state_dict(state["trainer"]["model"])
+    except (KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"start is {checkpoint}, which holds the weights of another network: {reason}"
+        ) from error
 
 
 def make_average(model: nn.Module, decay: float) -> AveragedModel | None:

@@ -30,11 +30,16 @@ class RunOptions:
     strategy: str = "ddp"  # how several processes share the network: ddp or fsdp2
 
 
+def check_strategy(name: str) -> None:
+    """Raise UserError, with the nearest name, for a strategy that there is not."""
+    if name not in STRATEGIES:
+        raise UserError(f"--strategy: {unknown_name('strategy', name, STRATEGIES)}")
+
+
 def check_options(recipe: Recipe, options: RunOptions, world: World) -> None:
     """Refuse what does not go together, or not with so many processes."""
     sharded = options.strategy == "fsdp2"
-    if options.strategy not in STRATEGIES:
-        raise UserError(f"--strategy {unknown_name('strategy', options.strategy, STRATEGIES)}")
+    check_strategy(options.strategy)
     if sharded and not world.together:
         raise UserError(
             "--strategy fsdp2 shards the network over processes, and this one is alone: "

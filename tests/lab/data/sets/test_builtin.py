@@ -162,3 +162,22 @@ class TestSynthetic:
     def test_one_class_is_too_few(self):
         with pytest.raises(UserError, match="classes is 1; allowed: a whole number, 2 or more"):
             load("synthetic", classes=1)
+
+
+def test_text_as_sub_words_of_the_training_part(tmp_path):
+    from lpsgd.lab.data.subwords import SubWords
+
+    text = ("one two three four five\n" * 200) + "unseen: xyzzy " * 40
+    path = tmp_path / "text.txt"
+    path.write_text(text, encoding="utf-8")
+    data = load("text", path=path, vocabulary=300, context=16, batch_size=4, augment=False)
+    border = len(text) - len(text) // 10
+    words = SubWords(text[:border], 300)
+    assert data.classes == len(words)
+    inputs, _ = next(data.test.plain())
+    assert inputs.flatten().tolist() == words.encode(text[border:])[: inputs.numel()]
+
+
+def test_a_vocabulary_smaller_than_the_bytes_is_refused():
+    with pytest.raises(UserError, match="vocabulary is 255; allowed: a whole number, 256 or more"):
+        load("text", vocabulary=255)

@@ -332,3 +332,54 @@ def test_real_cifar100_test_set():
     folder = require(layout, "test") / layout.folder
     test = cifar.read_split(layout, "test", folder, classes=100)
     assert torch.bincount(test.labels).tolist() == [100] * 100
+
+
+def test_a_smaller_size_averages_squares():
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    images = cifar.ImageSet(torch.from_numpy(pixels), torch.arange(3))
+    for size in (16, 8, 1):
+        found = cifar.shrink(images, size).images.numpy().astype(int)
+        for image, original in zip(found, pixels, strict=True):
+            box = Image.fromarray(original).reduce(32 // size)  # Pillow rounds halves up
+            assert np.abs(image - np.asarray(box).astype(int)).max() <= 1
+    assert cifar.shrink(images, 32) is images
+
+
+def test_a_size_that_does_not_divide_the_side_is_refused(tmp_path):
+    for size in (5, 0, 64, "x"):
+        with pytest.raises(UserError, match=f"size is .?{size}"):
+            load("cifar10", root=tmp_path, size=size)
+
+
+def test_real_cifar10_at_half_its_size(cifar10_root):
+    data = load("cifar10", root=cifar10_root, size=16, batch_size=100, augment=False)
+    whole = load("cifar10", root=cifar10_root, batch_size=100, augment=False)
+    assert data.input_shape == (3, 16, 16)
+    (images, labels), (large, same) = next(data.test.plain()), next(whole.test.plain())
+    assert torch.equal(labels, same)
+    halved = torch.nn.functional.avg_pool2d(large, 2)
+    assert (images - halved).abs().max() < 0.5 / 255 / 0.24  # half a step of a byte
+
+
+def test_some_classes_are_numbered_anew():
+    images = cifar.ImageSet(torch.arange(7).view(7, 1, 1, 1), torch.tensor([0, 3, 5, 3, 1, 0, 5]))
+    found = cifar.of_classes(images, [5, 3])
+    assert found.images.flatten().tolist() == [1, 2, 3, 6]
+    assert found.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_real_cifar10_with_half_of_its_classes(cifar10_root):
+    data = load("cifar10", root=cifar10_root, classes=[5, 6, 7, 8, 9], train_size=500)
+    assert data.classes == 5
+    labels = torch.cat([labels for _, labels in data.train.plain()])
+    assert torch.bincount(labels).tolist() == [100] * 5
+    assert data.test.size == 5000
+
+
+@pytest.mark.parametrize("classes", [[], [0, 0], [10], ["a"], "cats", [-1]])
+def test_wrong_classes_are_named(classes, cifar10_root):
+    with pytest.raises(UserError, match="classes is .*; allowed: a list of different numbers"):
+        load("cifar10", root=cifar10_root, classes=classes)

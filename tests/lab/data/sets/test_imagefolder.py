@@ -237,10 +237,10 @@ def test_verify_decodes_every_image(tmp_path):
 
 
 def test_wrong_folders(folder, tmp_path):
-    with pytest.raises(UserError, match=r"train is not there: imagefolder needs .*/train/CLASS"):
+    with pytest.raises(UserError, match=r"train was not found: imagefolder needs .*/train/CLASS"):
         from_folder(tmp_path)
     (tmp_path / "train").mkdir()
-    with pytest.raises(UserError, match="val is not there"):
+    with pytest.raises(UserError, match="val was not found"):
         from_folder(tmp_path)
     (tmp_path / "val").mkdir()
     with pytest.raises(UserError, match="train holds no folders"):

@@ -6,6 +6,9 @@ import dataclasses
 import errno
 import io
 import os
+import signal
+import subprocess
+import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -73,6 +76,77 @@ def test_get_downloads_unpacks_and_loads(published, get, server, tmp_path):
     assert (data.train.size, data.test.size) == (5 * IMAGES, IMAGES)
     labels = [label for _, batch in data.train.plain() for label in batch.tolist()]
     assert labels == content["train"][1].tolist()
+
+
+def killed_after(moment, layout, root):
+    """What a process leaves that is killed at a moment of `obtain.get`, in a process of its own."""
+    code = f"""
+import dataclasses, os, signal, sys
+from pathlib import Path
+from lpsgd.lab.data import catalogue
+from lpsgd.lab.data.source import obtain
+
+layout = dataclasses.replace(
+    catalogue.entry("cifar10").layouts[0], url={layout.url!r}, md5={layout.md5!r}, files=tuple(
+        catalogue.PublishedFile(*file) for file in {[dataclasses.astuple(f) for f in layout.files]}
+    )
+)
+small = dataclasses.replace(catalogue.entry("cifar10"), layouts=(layout,))
+catalogue._ENTRIES["cifar10"] = small
+function = getattr(obtain, {moment!r})
+
+def die(*given, **settings):
+    if {moment!r} != "_remove_workplace":
+        function(*given, **settings)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+obtain.{moment} = die
+obtain.get("cifar10", Path({str(root)!r}), say=print)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("moment", ["download", "_extract", "unpack", "_remove_workplace"])
+def test_what_a_killed_process_left_is_removed_by_the_next(published, get, tmp_path, moment):
+    layout, _ = published
+    root = tmp_path / "root"
+    killed_after(moment, layout, root)
+    own = root / f".{layout.folder}.lpsgd"
+    assert own.is_dir()
+    get()
+    assert tree(root) == [f"{layout.folder}/{file.name}" for file in layout.files]
+    assert [path.name for path in root.iterdir()] == [layout.folder]
+
+
+def test_what_is_not_known_to_be_its_own_is_not_removed(published, get, tmp_path, server):
+    layout, _ = published
+    root = tmp_path / "root"
+    theirs = [f".{layout.folder}-abcdefgh/cifar", "cifar-10-binary.tar.gz.part", ".x.lpsgd/file"]
+    for name in theirs:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("somebody's")
+    archive = root / "cifar-10-binary.tar.gz"
+    archive.write_bytes(server.files[archive.name])  # brought by hand: used, and left there
+    get()
+    assert server.asked == []
+    mine = [f"{layout.folder}/{file.name}" for file in layout.files]
+    assert tree(root) == sorted([*theirs, archive.name, *mine])
+
+    own = root / f".{layout.folder}.lpsgd"
+    own.mkdir()
+    (own / "precious").write_text("no mark of ours in this folder")
+    (root / mine[0]).unlink()
+    with pytest.raises(UserError, match="is in the way: it was not made by lpsgd"):
+        get()
+    assert tree(own) == ["precious"]
+
+
+def test_a_download_that_brought_nothing_leaves_nothing(published, get, tmp_path, server):
+    server.status = 404
+    with pytest.raises(LabError, match="404"):
+        get()
+    assert list((tmp_path / "root").iterdir()) == []
 
 
 def test_two_at_once_wait_for_each_other(published, server, tmp_path):

@@ -73,7 +73,7 @@ def scan(folder: Path) -> tuple[Files, Files]:
     for name in ("train", "val"):
         if not (folder / name).is_dir():
             raise UserError(
-                f"{folder / name} is not there: imagefolder needs {folder}/train/CLASS/*.jpg and"
+                f"{folder / name} was not found: imagefolder needs {folder}/train/CLASS/*.jpg and"
                 f" {folder}/val/CLASS/*.jpg; give the folder that holds train and val as `path`"
             )
     classes = sorted(_folders(folder / "train"))

@@ -1,4 +1,4 @@
-"""A text as a stream of characters: the model predicts each character from those before it."""
+"""A text as a stream of characters or sub-words: the model predicts each from those before it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from torch import Tensor
 
 from lpsgd.lab.data.loaders import Batch, Data, DataRequest, Loader, Rows, chosen, read_count
 from lpsgd.lab.data.seeding import derive
+from lpsgd.lab.data.subwords import BYTES, SubWords
 from lpsgd.lab.errors import UserError
 
 TEST_SHARE = 10  # the last tenth of the text is the test set
 
 
-def load(request: DataRequest, *, path: str | Path | None = None, context: int = 128) -> Data:
+def load(
+    request: DataRequest,
+    *,
+    path: str | Path | None = None,
+    context: int = 128,
+    vocabulary: int | None = None,
+) -> Data:
     """Cut a text into a training part (its first nine tenths) and a test part (the rest).
 
-    An example is a window of ``context`` characters, the sizes count windows. The validation split
+    An example is a window of ``context`` characters, or sub-words of a vocabulary of that size that
+    is learned from the training part; the sizes count windows. The validation split
     is the end of the training part, a training subset is a run of windows at a place drawn from
     the seed: neighbouring windows share sentences, so random windows would leak.
     """
     context = read_count("context", context, least=1)
     text = manual() if path is None else read_file(Path(str(path)))
-    characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    vocabulary, numbers = np.unique(characters, return_inverse=True)
-    stream = torch.from_numpy(numbers)
-
-    train, test = stream[: -(len(stream) // TEST_SHARE)], stream[-(len(stream) // TEST_SHARE) :]
+    train, test, classes = _characters(text) if vocabulary is None else _sub_words(text, vocabulary)
     train, val = _hold_out(train, request, context)
     test_windows = _windows(test, context)
     if request.test_size is not None:
@@ -39,11 +43,29 @@ def load(request: DataRequest, *, path: str | Path | None = None, context: int =
         name=request.name,
         task="text",
         input_shape=(context,),
-        classes=len(vocabulary),
+        classes=classes,
         train=TextLoader(train, context, request, train=True),
         val=TextLoader(val, context, request, train=False) if request.val_size else None,
         test=TextLoader(test, context, request, train=False),
     )
+
+
+def _characters(text: str) -> tuple[Tensor, Tensor, int]:
+    """The numbers of the training and the test part, and how many characters there are."""
+    characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    alphabet, numbers = np.unique(characters, return_inverse=True)
+    stream = torch.from_numpy(numbers)
+    border = len(stream) - len(stream) // TEST_SHARE
+    return stream[:border], stream[border:], len(alphabet)
+
+
+def _sub_words(text: str, vocabulary: int) -> tuple[Tensor, Tensor, int]:
+    """The same as sub-words, which are learned from the training part alone."""
+    size = read_count("vocabulary", vocabulary, least=BYTES)
+    border = len(text) - len(text) // TEST_SHARE
+    words = SubWords(text[:border], size)
+    train, test = (torch.tensor(words.encode(part)) for part in (text[:border], text[border:]))
+    return train, test, len(words)
 
 
 def manual() -> str:

@@ -37,7 +37,7 @@ def download(
     each) is the wait after one, in seconds.
     """
     if path.is_file() and md5_of(path) == md5:
-        return  # brought by hand, or of a time when there was no room to unpack it
+        return  # of a time when there was no room to unpack it
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
     # A part of an older version of the file, or damage on the way, shows only at the end: then the
@@ -106,7 +106,7 @@ def _receive(url: str, part: Path, report: Report, timeout: float) -> None:
                 report(done, total)
             os.fsync(stream.fileno())
     if total is not None and done < total:
-        raise ConnectionError(f"the connection broke off at {done} of {total} bytes")
+        raise ConnectionError(f"the connection was lost at {done} of {total} bytes")
 
 
 @contextmanager

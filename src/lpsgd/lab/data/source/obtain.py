@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lzma
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from lpsgd.lab.data.catalogue import Entry, Layout, entry
 from lpsgd.lab.data.source.download import Report, download, md5_of
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.store.disk import lock
+from lpsgd.lab.store.disk.files import remove
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,10 @@ def get(
         with _one_at_a_time(root, say):
             if all(check.ok for check in check_layout(layout, root)):
                 say(f"{folder} is there, checksums as published")
-                return
-            archive = root / layout.url.rsplit("/", 1)[-1]
-            say(f"download {layout.url}")
-            download(layout.url, archive, layout.md5, report=report)
-            unpack(archive, layout, root)
-            archive.unlink()
-            say(f"{folder}: checksums as published")
+            else:
+                unpack(_archive(layout, root, say, report), layout, root)
+                say(f"{folder}: checksums as published")
+            _remove_workplace(_place(layout, root))
     except OSError as error:  # the network's errors are told apart where they arise
         raise LabError(f"cannot put {name} under {root}: {error}") from error
 
@@ -70,21 +67,77 @@ def _one_at_a_time(root: Path, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
+def _archive(layout: Layout, root: Path, say: Callable[[str], None], report: Report) -> Path:
+    """The published archive: one that was brought by hand, or else downloaded."""
+    name = layout.url.rsplit("/", 1)[-1]
+    if (brought := root / name).is_file() and md5_of(brought) == layout.md5:
+        return brought
+    with _workplace(layout, root) as place:
+        say(f"download {layout.url}")
+        download(layout.url, place / name, layout.md5, report=report)
+        return place / name
+
+
 def unpack(archive: Path, layout: Layout, root: Path) -> None:
     """Unpack ``archive`` beside its destination, check every file, then move the files there."""
-    with tempfile.TemporaryDirectory(dir=root, prefix=f".{layout.folder}-") as temporary:
+    with _workplace(layout, root) as place:
+        unpacked = place / "unpacked"
+        remove(unpacked)  # of a process that was killed
         try:
-            with tarfile.open(archive) as stream:
-                stream.extractall(temporary, filter="data")
-        except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-            raise LabError(f"{archive} cannot be unpacked: {error}") from error
-        for check in check_layout(layout, Path(temporary)):
-            if not check.ok:
-                raise LabError(f"{archive}: {layout.folder}/{Path(check.path).name} {check.detail}")
-        folder = root / layout.folder
-        folder.mkdir(exist_ok=True)
-        for file in layout.files:
-            (Path(temporary) / layout.folder / file.name).replace(folder / file.name)
+            _extract(archive, unpacked)
+            for check in check_layout(layout, unpacked):
+                if not check.ok:
+                    name = f"{layout.folder}/{Path(check.path).name}"
+                    raise LabError(f"{archive}: {name} {check.detail}")
+            folder = root / layout.folder
+            folder.mkdir(exist_ok=True)
+            for file in layout.files:
+                (unpacked / layout.folder / file.name).replace(folder / file.name)
+        finally:
+            remove(unpacked)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    try:
+        with tarfile.open(archive) as stream:
+            stream.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise LabError(f"{archive} cannot be unpacked: {error}") from error
+
+
+# What is downloaded and unpacked lies in a folder of our own until it is complete. It has a mark:
+# whatever a killed process leaves there is known to be ours, and nothing else is ever removed.
+
+_MARK = "made-by-lpsgd"
+
+
+def _place(layout: Layout, root: Path) -> Path:
+    return root / f".{layout.folder}.lpsgd"
+
+
+@contextmanager
+def _workplace(layout: Layout, root: Path) -> Iterator[Path]:
+    """The folder of our own; it stays for as long as there is something in it to resume from."""
+    place = _place(layout, root)
+    place.mkdir(exist_ok=True)
+    if not (place / _MARK).is_file() and any(place.iterdir()):
+        raise UserError(f"{place} is in the way: it was not made by lpsgd; move it away")
+    (place / _MARK).touch()
+    try:
+        yield place
+    finally:
+        if [path.name for path in place.iterdir()] == [_MARK]:
+            _remove_workplace(place)
+
+
+def _remove_workplace(place: Path) -> None:
+    if not (place / _MARK).is_file():
+        return
+    for path in place.iterdir():
+        if path.name != _MARK:
+            remove(path)
+    (place / _MARK).unlink()  # last: what a kill in between leaves is still known to be ours
+    place.rmdir()
 
 
 def verify(name: str, root: Path) -> Iterator[FileCheck]:

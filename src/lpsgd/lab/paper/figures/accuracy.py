@@ -23,7 +23,7 @@ from lpsgd.lab.paper.tables.published import OURS
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
-from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
+from lpsgd.lab.report.style import TEXT, canvas, label_panels, legend_below, series_styles
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -124,7 +124,5 @@ def accuracy_figure(panels: Panels, decorate: Decorate | None = None) -> Figure:
         every_axes[0].set_ylabel("test accuracy, top-1 (%)")
         if len(panels) > 1:
             label_panels(*every_axes)
-        handles, labels = every_axes[0].get_legend_handles_labels()
-        columns = 5 if len(panels) > 1 else 2
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        legend_below(figure, every_axes[0])
     return figure

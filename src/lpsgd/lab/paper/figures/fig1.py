@@ -25,6 +25,7 @@ from lpsgd.lab.spectra.records import CurvatureRecord, read_curvature
 
 if TYPE_CHECKING:
     from lpsgd.lab.execution.executor import ExecutorChoice
+    from lpsgd.lab.paper.targets import PlannedTarget
     from lpsgd.lab.training.options import RunOptions
 
 # data set and model -> epochs between two measurements
@@ -78,13 +79,12 @@ def _samples(setup: Setup) -> int:
     return min(asked, setup.scale.hessian_samples or asked)
 
 
-def execute(
-    setup: Setup, groups: Sequence[RunGroup], run_options: RunOptions, choice: ExecutorChoice
-) -> None:
+def execute(plan: PlannedTarget, run_options: RunOptions, choice: ExecutorChoice) -> None:
     """Train and measure at the asked epochs, one run after the other: each needs much memory."""
     from lpsgd.lab.execution.run import run_tasks
 
-    for group in groups:
+    setup = plan.setup
+    for group in plan.groups:
         curvature = CurvatureOptions(
             every=_spacing(group, setup),
             probes=setup.scale.probes,
@@ -92,7 +92,8 @@ def execute(
             samples=_samples(setup),
             batchnorm=setup.choices["fig1-batchnorm"],
         )
-        failures = run_tasks(group.tasks, choice, replace(run_options, curvature=str(curvature)))
+        options = replace(run_options, curvature=str(curvature))
+        failures = run_tasks(group.tasks, choice, options, title=plan.name)
         if failures:
             raise LabError(failures[0])
 
@@ -108,7 +109,7 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
         text(
             f"Trained with {chosen['fig1-optimizer']} and its row of the tables; the Hessian of "
             f"the training loss over {_samples(setup)} images at most, batch norm in "
-            f"{chosen['fig1-batchnorm']} mode, by Lanczos. The paper names none of these."
+            f"{chosen['fig1-batchnorm']} mode, by Lanczos. The paper states none of these."
         )
     )
     rows: list[tuple[Cell, ...]] = []

@@ -13,7 +13,7 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
-from lpsgd.lab.report.style import TEXT, canvas, label_panels, series_styles
+from lpsgd.lab.report.style import TEXT, canvas, label_panels, legend_below, series_styles
 from lpsgd.lab.store.run_record import RunRecord
 from lpsgd.peers import registry
 
@@ -136,6 +136,5 @@ def _figure(versions: Versions) -> Figure:
         size.set_yscale("log")
         per_lr.set_yscale("log")
         label_panels(size, per_lr, accuracy)
-        handles, labels = size.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+        legend_below(figure, size)
     return figure

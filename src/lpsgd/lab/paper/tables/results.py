@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.analysis.curves import averaged
 from lpsgd.lab.analysis.stats import Summary, summarise
-from lpsgd.lab.formatting import fixed
+from lpsgd.lab.formatting import best_marks, fixed
 from lpsgd.lab.paper.figures.accuracy import accuracy_figure
 from lpsgd.lab.paper.protocol import (
     RunGroup,
@@ -147,9 +147,8 @@ def _layout(name: str, found: Sequence[Measurement], epochs: Sequence[int]) -> T
     grouped: dict[tuple[str, str], list[Measurement]] = {}
     for entry in found:
         grouped.setdefault((entry.model, entry.optimizer), []).append(entry)
-    best = {_column(entry): _best(entry, found) for entry in found}
     rows: list[list[Cell]] = [
-        [model, optimizer, *(_cell(e, bold=e is best[_column(e)]) for e in row)]
+        [model, optimizer, *(_cell(entry, found) for entry in row)]
         for (model, optimizer), row in grouped.items()
     ]
     return Table(f"{name}-layout", "In the paper's layout", tuple(columns), rows)
@@ -159,20 +158,17 @@ def _column(entry: Measurement) -> tuple[str, str, int]:
     return entry.model, entry.metric, entry.epoch
 
 
-def _best(entry: Measurement, found: Sequence[Measurement]) -> Measurement | None:
-    """The best of the optimizers in the entry's column of its model."""
-    rivals = [e for e in found if _column(e) == _column(entry) and e.measured.mean is not None]
-    sign = 1 if entry.metric == "test_top1" else -1
-    return max(rivals, key=lambda e: sign * (e.measured.mean or 0.0), default=None)
-
-
-def _cell(entry: Measurement, *, bold: bool) -> str:
+def _cell(entry: Measurement, found: Sequence[Measurement]) -> str:
+    """Mean and deviation, in bold if it is the best of the optimizers in its model's column."""
     digits = TABLE_METRICS[entry.metric][1]
     measured = entry.measured
     if measured.mean is None:
         return "-"
     shown = f"{fixed(measured.mean, digits)} ± {fixed(measured.sd, digits)}"
-    return f"**{shown}**" if bold else shown
+    column = [e for e in found if _column(e) == _column(entry)]
+    means = [e.measured.mean for e in column]
+    marks = best_marks(means, digits, higher_is_better=entry.metric == "test_top1")
+    return f"**{shown}**" if marks[column.index(entry)] else shown
 
 
 def _row(entry: Measurement, epoch: int) -> tuple[Cell, ...]:

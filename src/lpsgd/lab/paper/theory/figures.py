@@ -19,6 +19,8 @@ from lpsgd.lab.report.style import (
     VERMILION,
     canvas,
     label_panels,
+    legend_below,
+    legend_under,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def rates_figure(measured: Sequence[rates.Rate]) -> Figure:
             axes.set(xscale="log", yscale="log", xlabel="horizon T (steps)")
             axes.set_title(f"{rate.theorem}: slope {slope.mean:.2f}")
         panels[0].set_ylabel(r"mean of $\|\nabla f\|_2^2$ over the run")
-        panels[1].legend()
+        legend_below(figure, panels[0])
         label_panels(*panels)
     return figure
 
@@ -54,7 +56,7 @@ def failures_figure(
     skew: failures.Skew,
 ) -> Figure:
     """Alignment by scale, the angle under momentum, and the drift under skewed noise."""
-    with canvas(TEXT, 2.6) as figure:
+    with canvas(TEXT, 2.8) as figure:
         scale, angle, noise = figure.subplots(1, 3)
         for (p, values), colour, dash in zip(aligned.items(), SERIES, DASHES, strict=False):
             name = "inf" if math.isinf(p) else f"{p:g}"
@@ -62,13 +64,13 @@ def failures_figure(
         scale.set(xscale="log", yscale="log", xlabel="scale of the gradient")
         scale.set_ylabel(r"$\langle g,u\rangle\ /\ \|g\|_2^2$")
         scale.set_title("large gradients")
-        scale.legend()
+        legend_under(scale)
         _angle(angle, cosine)
         noise.axhline(0, color=MUTED, lw=0.8)
         noise.plot(skew.constant, color=VERMILION, ls=DASHES[1], label="p = 6")
         noise.plot(skew.annealed, color=BLUE, label="p from 6 to 2")
         noise.set(xlabel="step", ylabel=r"mean $\theta$", title="skewed noise")
-        noise.legend(loc="center left")
+        legend_under(noise)
         label_panels(scale, angle, noise)
     return figure
 
@@ -91,5 +93,5 @@ def decay_figure(found: Sequence[failures.Decay]) -> Figure:
         for d, colour, dash in zip(found, SERIES, DASHES, strict=False):
             axes.plot(d.norms, color=colour, ls=dash, label=f"λ = {d.weight_decay:g}")
         axes.set(yscale="log", xlabel="step", ylabel=r"$\|\theta\|_2$, mean of replicates")
-        axes.legend(ncols=2)
+        legend_below(figure)
     return figure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,15 +52,19 @@ def problem() -> Problem:
     return wells(power_law(20, 1.0), torch.linspace(0.5, 1.5, 20, dtype=torch.float64))
 
 
-def measure_rates(horizons: Sequence[int]) -> list[Rate]:
-    """Both theorems for every horizon."""
+def measure_rates(
+    horizons: Sequence[int], tell: Callable[[str], None] = lambda text: None
+) -> list[Rate]:
+    """Both theorems for every horizon; ``tell`` is told which one is next."""
     return [
-        _rate("Theorem 1 (LPSGD)", horizons, None),
-        _rate("Theorem 2 (LPSGDM)", horizons, 0.9),
+        _rate("Theorem 1 (LPSGD)", horizons, None, tell),
+        _rate("Theorem 2 (LPSGDM)", horizons, 0.9, tell),
     ]
 
 
-def _rate(theorem: str, horizons: Sequence[int], momentum: float | None) -> Rate:
+def _rate(
+    theorem: str, horizons: Sequence[int], momentum: float | None, tell: Callable[[str], None]
+) -> Rate:
     f = problem()
     smoothness = f.smoothness(P_MAX)
     gap = float(f.value(f.start)) - f.lowest
@@ -68,6 +72,7 @@ def _rate(theorem: str, horizons: Sequence[int], momentum: float | None) -> Rate
     constants = fit(measure(pilot, noise=NOISE, momentum=momentum))
     points, means = [], []
     for horizon in horizons:
+        tell(f"{theorem}, T = {horizon:,}")
         point, mean = _point(f, horizon, constants, gap, momentum)
         points.append(point)
         means.append(mean)

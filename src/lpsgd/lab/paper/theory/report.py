@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,14 +16,19 @@ from lpsgd.lab.report.document import Document, Picture, Table, text
 _EXPONENTS = tuple(f"p = {p:g}" for p in descent.EXPONENTS)
 
 
-def reproduce(horizons: Sequence[int], title: str) -> Document:
-    """Measure everything and write it down."""
+def reproduce(
+    horizons: Sequence[int], title: str, tell: Callable[[str], None] = lambda text: None
+) -> Document:
+    """Measure everything and write it down; ``tell`` is told what is measured next."""
     with one_thread():
         document = Document("theory", title)
         _add_smoothness(document)
+        tell("descent along trajectories (Lemmas 1 and 2)")
         _add_lemmas(document)
-        _add_rates(document, rates.measure_rates(horizons))
+        _add_rates(document, rates.measure_rates(horizons, tell))
+        tell("where the assumptions fail")
         _add_failures(document)
+        tell("decoupled decay")
         _add_decay(document)
     return document
 
@@ -165,7 +170,9 @@ def _add_failures(document: Document) -> None:
     aligned = failures.alignment_by_scale(scales)
     cosine, skew = failures.overshoot(), failures.skewed_noise()
     document.add(
-        text("**Where the assumptions fail.** Assumption 5 wants E⟨∇f, u⟩ >= c1 |∇f|² everywhere:"),
+        text(
+            "**Where the assumptions fail.** Assumption 5 requires E⟨∇f, u⟩ >= c1 |∇f|² everywhere:"
+        ),
         text(
             "Large gradients: ⟨g, u⟩ grows as |g|^(1+α), slower than |g|²; the ratio falls as "
             "|g|^(-ρ), so that no c1 > 0 serves an unbounded region once p > 2.",

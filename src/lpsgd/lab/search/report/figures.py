@@ -185,7 +185,8 @@ def _write_cells(axis: Axes, table: list[list[float]], low: float, high: float) 
         for x, value in enumerate(row):
             if not math.isnan(value):
                 dark = value < low + 0.6 * (high - low)  # viridis is dark there
-                ink = "white" if dark else INK
+                # not the white that turns dark with the page: a cell keeps its colour
+                ink = "#fefefe" if dark else "#000000"
                 axis.text(x, y, f"{value:.1f}", ha="center", va="center", size=6, color=ink)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from lpsgd.lab.formatting import fixed, setting_text
+from lpsgd.lab.recipe import SEARCH_NOTE
 from lpsgd.lab.report.document import (
     Attachment,
     Document,
@@ -52,9 +53,6 @@ def make_document(outcome: Outcome, command: str) -> Document:
     document = Document(_NAME, "Winners and sensitivity")
     document.add(text(*_facts(outcome, command)), _winners(outcome))
     document.add(*(text(no_winner_text(outcome, label)) for label in outcome.without_winner))
-    warnings = [edge_text(winner) for winner in outcome.winners if winner.edge]
-    if warnings:
-        document.add(text(*warnings, "A wider range may hold something better."))
     document.add(*all_figures(outcome), _trials(outcome))
     document.add(
         *(Attachment(f"../winners/{w.label}.toml", f"Recipe of {w.label}") for w in outcome.winners)
@@ -70,7 +68,7 @@ def _facts(outcome: Outcome, command: str) -> list[str]:
         f"**{how.trials} trials for each optimizer**: {_SAMPLERS[how.sampler]}; "
         f"{_PRUNERS[how.pruner]}; search seed {how.seed}, {runs} a trial.",
         f"Chosen by the **validation {score}** after {how.epochs} epochs, on {recipe.val_size} "
-        f"examples held out of the training set. The test set was not looked at.",
+        f"examples held out of the training set. The test set was not used.",
         f"Good region: the learning rates around the best that lose at most {GOOD:g} point of "
         "validation accuracy, in decades, interpolated in the logarithm of the rate."
         f"{pruned_text(outcome)}",
@@ -88,19 +86,14 @@ def no_winner_text(outcome: Outcome, label: str) -> str:
     )
 
 
-def edge_text(winner: Winner) -> str:
-    """A warning that the best may lie outside what was allowed."""
-    lr = setting_text(winner.trial.settings["lr"])
-    return f"{winner.label}: the best learning rate ({lr}) is the {winner.edge} allowed."
-
-
 def settings_text(winner: Winner) -> str:
-    """The chosen settings, with as many digits as matter; the recipe has them all."""
+    """The chosen settings, with as many digits as matter, and what is to be known of the search."""
     short = {
         name: f"{value:.4g}" if isinstance(value, float) else setting_text(value)
         for name, value in winner.trial.settings.items()
     }
-    return ", ".join(f"{name}={value}" for name, value in short.items())
+    chosen = ", ".join(f"{name}={value}" for name, value in short.items())
+    return f"{chosen} ({winner.note})" if winner.note else chosen
 
 
 def _winners(outcome: Outcome) -> Table:
@@ -162,11 +155,11 @@ def winner_toml(outcome: Outcome, winner: Winner, command: str) -> str:
     lines = [
         f"# Best of {winner.trials} trials of {winner.label}: number {trial.number}.",
         f"# Validation accuracy {fixed(trial.top1, 2)} %, NLL {fixed(trial.nll, 4)}, on "
-        f"{recipe.val_size} images held out of the training set; the test set was not looked at.",
+        f"{recipe.val_size} images held out of the training set; the test set was not used.",
         f"# {comment}",
     ]
-    if winner.edge:
-        lines.append(f"# The learning rate is the {winner.edge} that was allowed: widen the range.")
+    if winner.note:  # for the verdicts of `compare --recipes`
+        lines += toml_lines({SEARCH_NOTE: winner.note})
     values = recipe.model_dump()
     lines += toml_lines({k: v for k, v in values.items() if k not in _LEFT_OUT and v != {}})
     lines += ["", "[settings]", *toml_lines(winner.settings)]

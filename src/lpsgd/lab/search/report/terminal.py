@@ -6,26 +6,30 @@ from rich.console import Console
 from rich.table import Table
 
 from lpsgd.lab.formatting import MISSING, fixed
+from lpsgd.lab.labels import FoldedLabel
 from lpsgd.lab.search.outcome import GOOD, Outcome, pruned_text
-from lpsgd.lab.search.report.page import edge_text, no_winner_text, settings_text
+from lpsgd.lab.search.report.page import no_winner_text, settings_text
 
 
 def render_winners(outcome: Outcome, console: Console) -> None:
     """Print the winners, and what to be careful about."""
     how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("optimizer", no_wrap=True)
-    for name in ("val. accuracy", "val. NLL", "trials", "pruned", "diverged", "good lr"):
-        table.add_column(name, justify="right")
+    table.add_column("optimizer", min_width=8)
+    for name in (
+        *("validation\naccuracy", "validation\nNLL", "trials", "pruned", "diverged"),
+        "good lr\n(decades)",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
     for winner in outcome.winners:
         table.add_row(
-            winner.label,
+            FoldedLabel(winner.label),
             f"{fixed(winner.trial.top1, 2)} %",
             fixed(winner.trial.nll, 4),
             str(winner.trials),
             str(winner.pruned),
             str(winner.diverged),
-            MISSING if winner.region is None else f"{winner.region.shown} decades",
+            MISSING if winner.region is None else winner.region.shown,
         )
     console.print(table)
     console.print()
@@ -33,7 +37,7 @@ def render_winners(outcome: Outcome, console: Console) -> None:
         console.print(f"{winner.label}: {settings_text(winner)}", markup=False)
     console.print(
         f"\nChosen by validation {'accuracy' if how.metric == 'top1' else 'NLL'} on "
-        f"{recipe.val_size} examples held out of the training set; the test set was not looked at. "
+        f"{recipe.val_size} examples held out of the training set; the test set was not used. "
         f"Good lr: width of the region that loses at most {GOOD:g} point."
         f"{pruned_text(outcome)}",
         style="dim",
@@ -41,6 +45,5 @@ def render_winners(outcome: Outcome, console: Console) -> None:
     )
     for label in outcome.without_winner:
         console.print(no_winner_text(outcome, label), style="red", markup=False)
-    for winner in outcome.winners:
-        if winner.edge:
-            console.print(f"{edge_text(winner)} Widen the range.", style="yellow", markup=False)
+    if any(winner.edge for winner in outcome.winners):
+        console.print("Widen the range of learning rates: the best may be outside.", style="yellow")

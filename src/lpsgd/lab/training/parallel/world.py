@@ -23,12 +23,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from lpsgd.lab.errors import LabError, ToldElsewhere, UserError
+from lpsgd.lab.training.parallel import launched
 
 T = TypeVar("T")
 
 _PATIENCE = 600.0  # seconds in which all machines must have started their processes
-
-_MEMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,6 @@ class World:
 ALONE = World()
 
 
-def launched() -> bool:
-    """Whether torchrun, or something that does as it does, started this process."""
-    return all(name in os.environ for name in _MEMBERS)
-
-
 @contextmanager
 def joined() -> Iterator[World]:
     """Meet the other processes of this run, if torchrun started them.
@@ -173,7 +167,7 @@ def _fresh_part(store: Any, rank: int, size: int) -> PrefixStore:
             if store.check([f"{name}/accepted/{other}" for other in range(size)]):
                 return PrefixStore(name, store)
         time.sleep(0.02)  # some of them are of an earlier life
-    raise LabError(f"not all {size} processes of this run met within {_PATIENCE:.0f} seconds")
+    raise LabError(f"not all {size} processes of this run connected within {_PATIENCE:.0f} seconds")
 
 
 def _first_to_tell(store: Any) -> bool:

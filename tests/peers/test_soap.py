@@ -1,0 +1,89 @@
+"""SOAP against another implementation, and its sides, turns and refusals."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+import torch
+from pytorch_optimizer import SOAP as Peer
+
+from lpsgd.peers import SOAP, soap
+
+SETTINGS = {"lr": 0.02, "betas": (0.9, 0.95), "eps": 1e-12, "weight_decay": 0.1}
+
+
+def walk(optimizer, params, steps=23):
+    """Points on the way down random slopes.
+
+    (The first gradient moves nothing. Were the second the same, it would be diagonal in the new
+    coordinates, and what is beside the diagonal 0/0.)
+    """
+    draw = torch.Generator().manual_seed(1)
+    points = []
+    for _ in range(steps):
+        for p in params:
+            p.grad = p.detach() + torch.randn(p.shape, dtype=p.dtype, generator=draw)
+        optimizer.step()
+        points.append([p.detach().clone() for p in params])
+    return points
+
+
+def starts():
+    torch.manual_seed(0)
+    shapes = (5, 4), (4, 6), (3, 3), (6,)
+    return [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+
+
+def test_the_example_in_the_documentation():
+    assert doctest.testmod(soap).failed == 0
+
+
+def test_another_implementation_takes_the_same_steps():
+    settings = {**SETTINGS, "weight_decay": 0.0}  # it decays after the step instead of before
+    ours, theirs = starts(), starts()
+    mine = walk(SOAP(ours, every=5, **settings), ours)
+    peers = walk(Peer(theirs, precondition_frequency=5, **settings), theirs)
+    for a, b in zip(mine, peers, strict=True):
+        for x, y in zip(a, b, strict=True):  # its bases are turned in float32
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
+
+
+def test_a_long_side_keeps_its_coordinates():
+    (a, *_), (b, *_) = starts(), starts()
+    mine = walk(SOAP([a], longest=4, **SETTINGS), [a], 4)
+    whole = walk(SOAP([b], **SETTINGS), [b], 4)
+    assert not torch.allclose(mine[-1][0], whole[-1][0])
+    optimizer = SOAP([a], longest=4)
+    optimizer.step()
+    assert optimizer.state[a]["grams"].shape == (4 * 4,)  # of the columns; there are five rows
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_kernel_is_turned_in_each_dimension_whatever_its_memory_format(memory_format):
+    torch.manual_seed(0)
+    kernel = torch.randn(4, 3, 2, 2, dtype=torch.float64)
+    settings = {**SETTINGS, "weight_decay": 0.0}
+    ours = [kernel.clone().to(memory_format=memory_format).requires_grad_()]
+    theirs = [kernel.clone().requires_grad_()]
+    walk(SOAP(ours, every=4, **settings), ours)
+    walk(Peer(theirs, precondition_frequency=4, **settings), theirs)
+    torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-5)
+
+
+def test_empty_scalar_and_missing_gradients():
+    params = [torch.zeros(s, requires_grad=True) for s in ((0, 3), (), (2, 2))]
+    for param in params[:2]:
+        param.grad = torch.ones_like(param)
+    optimizer = SOAP(params, lr=0.1)
+    for _ in range(3):
+        optimizer.step()
+    assert params[1].item() < 0
+    assert params[2].tolist() == [[0, 0], [0, 0]]
+
+
+def test_what_it_refuses():
+    with pytest.raises(ValueError, match="complex"):
+        SOAP([torch.zeros(2, 2, dtype=torch.complex64, requires_grad=True)])
+    with pytest.raises(ValueError, match="every"):
+        SOAP([torch.zeros(2, requires_grad=True)], every=0)

@@ -1,0 +1,122 @@
+"""The research rules of benchmarks/ where they are known rules, and how a screening goes."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lpsgd import LPSGDM, CosineP, LPMuon
+from lpsgd.peers import SOAP
+
+BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_on_the_path(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    yield
+    for name in ("rules", "screening"):
+        sys.modules.pop(name, None)
+
+
+def walk(optimizer, params, steps=12):
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        for p in params:
+            p.grad = p.detach() + torch.randn(p.shape, dtype=p.dtype, generator=draw)
+        optimizer.step()
+    return [p.detach() for p in params]
+
+
+def starts():
+    torch.manual_seed(0)
+    return [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((5, 4), (6,))]
+
+
+def same(make_one, make_other, tolerance=1e-12):
+    ours, theirs = starts(), starts()
+    for x, y in zip(walk(make_one(ours), ours), walk(make_other(theirs), theirs), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=tolerance)
+
+
+def test_lp_adam_at_infinity_is_adamw():
+    rules = importlib.import_module("rules")
+    settings = {"lr": 0.02, "weight_decay": 0.1}
+    same(
+        lambda params: rules.LpAdam(params, p=math.inf, **settings),
+        lambda params: torch.optim.AdamW(params, **settings),
+    )
+
+
+def test_lp_in_the_eigenbasis_at_infinity_is_soap():
+    rules = importlib.import_module("rules")
+    settings = {"lr": 0.02, "weight_decay": 0.1}
+    same(
+        lambda params: rules.EigenLp(params, p=math.inf, **settings),
+        lambda params: SOAP(params, **settings),
+    )
+
+
+def test_a_running_scale_of_one_step_is_lpsgdm_rms():
+    """With a single step the running mean is that of the step; LPSGDM's momentum has its bias."""
+    rules = importlib.import_module("rules")
+    ours, theirs = starts(), starts()
+    one = walk(rules.RunningScale(ours, lr=0.1, p=4, total_steps=10), ours, steps=1)
+    rms = LPSGDM(theirs, lr=0.02, p=CosineP(4, total_steps=10), normalize="rms", eps=1e-30)
+    other = walk(rms, theirs, steps=1)
+    for x, y in zip(one, other, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-9)
+
+
+def test_an_annealed_muon_with_equal_ends_has_that_exponent():
+    rules = importlib.import_module("rules")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    optimizer = rules.annealed_muon(model, total_steps=5, alpha_start=0.25, alpha_end=0.25)
+    assert isinstance(optimizer, LPMuon)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["p"] == pytest.approx(5.0)
+
+
+def rows_of(screening, values, lr):
+    made = [
+        screening.Row("t", "c", "val", lr * 2**k, 1000, top1, None if top1 is None else 1.0, "x")
+        for k, top1 in enumerate(values)
+    ]
+    asked = {"t": {"metric": "top1"}}, {"c": {"spec": "sgd", "lr": lr}}
+    return screening.Screening(*asked, {row.key: row for row in made})
+
+
+def test_a_best_rate_at_an_edge_asks_for_the_next_one():
+    screening = importlib.import_module("screening")
+    inner = rows_of(screening, [1, 2, 3, 4, 3, 2], 0.1)
+    assert inner.wanted_rates("t", "c") == []
+    assert inner.best_rate("t", "c") == pytest.approx(0.8)
+    assert rows_of(screening, [1, 2, 3, 4, 5, 6], 0.1).wanted_rates("t", "c") == [
+        pytest.approx(6.4)
+    ]
+    assert rows_of(screening, [6, 5, 4, 3, 2, None], 0.1).wanted_rates("t", "c") == [0.05]
+    assert len(rows_of(screening, [1, 2], 0.1).wanted_rates("t", "c")) == 4
+
+
+def test_rows_survive_their_file(tmp_path):
+    screening = importlib.import_module("screening")
+    rows = list(rows_of(screening, [1.25, None], 0.1).rows.values())
+    screening.write_rows(tmp_path / "runs.csv", rows)
+    assert screening.read_rows(tmp_path / "runs.csv") == sorted(rows, key=lambda row: row.key)
+
+
+def test_every_candidate_can_be_planned(tmp_path, monkeypatch):
+    screening = importlib.import_module("screening")
+    found = screening.read_screening(Path(BENCHMARKS) / "screening.toml", tmp_path / "none.csv")
+    monkeypatch.setattr("lpsgd.lab.plan.final_checkpoint", lambda place: place)  # trained before
+    for task in found.tasks:
+        for name in found.names(task):
+            planned = screening.plan(found, task, name, "val", 0.01, 1000, tmp_path)
+            assert planned.recipe.settings["lr"] == 0.01
