@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt requirements-no-deps.txt $(wildcard set
 
 # JAX, Ray, the Hugging Face libraries, Lightning and mkdocs, which only their own tests need
 $(READY_ALL): $(READY)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,ray,optax,integrations,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,ray,optax,integrations,triton,docs]'
 	@touch $@
 
 setup: $(READY)  ## make the virtual environment and install everything pinned

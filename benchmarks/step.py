@@ -199,11 +199,22 @@ class Row:
 
 
 def make_params(shapes: Shapes) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    params = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    """Parameters with gradients, on the device of :func:`torch.set_default_device`."""
+    device = torch.get_default_device()
+    generator = torch.Generator(device).manual_seed(0)
+    params = [
+        torch.nn.Parameter(torch.randn(shape, generator=generator, device=device))
+        for shape in shapes
+    ]
     for param in params:
-        param.grad = torch.randn(param.shape, generator=generator) * 1e-3
+        param.grad = torch.randn(param.shape, generator=generator, device=device) * 1e-3
     return list(params)
+
+
+def wait() -> None:
+    """Until the device has done what it was given; a CPU has."""
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
 
 
 def best_times(
@@ -218,8 +229,10 @@ def best_times(
     rounds = 0
     while rounds < 10 or time.perf_counter() < end:
         for name, step in steps.items():
+            wait()
             start = clock()
             step()
+            wait()
             best[name] = min(best[name], clock() - start)
         rounds += 1
     return best
@@ -324,6 +337,7 @@ def about() -> dict[str, Any]:
     return {
         "machine": platform.machine(),
         "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "last-level cache": f"{cache_size() >> 20} MiB",
@@ -339,6 +353,7 @@ def main(argv: list[str] | None = None) -> int:
         "--largest", type=float, default=2e8, help="where the scaling ends; 0: none"
     )
     parser.add_argument("--threads", type=int, help="instead of torch's choice")
+    parser.add_argument("--device", default="cpu", help="such as cuda, where we have not measured")
     parser.add_argument(
         "--processor-time", action="store_true", help="instead of time: for a busy machine"
     )
@@ -348,9 +363,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="ResNet-18 only, all of the registry")
     args = parser.parse_args(argv)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, which measures memory, chats
-    if fused.unavailable() is not None and not args.all:
+    if args.device == "cpu" and fused.unavailable() is not None and not args.all:
         print(f"there is nothing to measure: {fused.unavailable()}", file=sys.stderr)
         return 1
+    torch.set_default_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
 

@@ -15,6 +15,8 @@ import pytest
 # Several workers share the cores, and small tensors gain nothing from more threads. Before torch
 # is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Triton reads it when it is imported, which torch may do at any time: its kernels are interpreted.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import torch
 

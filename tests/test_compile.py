@@ -11,8 +11,12 @@ from torch._dynamo.utils import counters
 
 from lpsgd import LPSGD, LPSGDM, CosineP, LinearAlpha
 from tests.optimizer_problem import gradients, largest_error, run, start
+from tests.torch_versions import needs_compiled_step
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
+    needs_compiled_step,
+]
 SHAPES = ((5, 7), (3,))
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.process_group import in_processes
-from tests.torch_versions import needs_torch
+from tests.torch_versions import needs_fsdp2_on_a_cpu
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -140,7 +140,7 @@ def losses_with_fsdp2(folder: str) -> list[float]:
 
 
 @pytest.mark.slow
-@needs_torch(2, 6, "fully_shard on a CPU")
+@needs_fsdp2_on_a_cpu
 def test_fsdp2_resumes_and_is_one_process(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     (one,) = in_processes(1, losses_with_fsdp2, str(folders[0]))

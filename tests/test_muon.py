@@ -18,6 +18,7 @@ from lpsgd import CosineP, LinearAlpha, LPMuon, param_groups
 from lpsgd._schatten import by_eigenvalues, by_products, chain_weights, lp_matrix_direction
 from tests.optimizer_problem import arrays, gradients, largest_error, run, start
 from tests.oracles import muon as oracle
+from tests.torch_versions import needs_compiled_step
 
 SHAPES = ((6, 9), (5,), (), (4, 3, 3, 3), (9, 6), (1, 7), (6, 9))
 STEPS = 30
@@ -320,6 +321,7 @@ def test_param_groups_keep_embeddings_and_head_apart() -> None:
     assert "use_muon" not in param_groups(model, 0.1)[0]
 
 
+@needs_compiled_step
 @pytest.mark.parametrize("exact", [True, False])
 def test_compiled_it_takes_the_same_steps(exact: bool) -> None:
     shapes = ((6, 9), (5,), (4, 3, 3, 3))

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from lpsgd import LPSGDM, CosineP, LPMuon
 from tests.process_group import fully_shard, in_processes
-from tests.torch_versions import needs_torch
+from tests.torch_versions import FSDP2_ON_A_CPU, TORCH, needs_fsdp2_on_a_cpu
 
 STEPS = 6
 CASES: dict[str, tuple[type[Any], dict[str, Any]]] = {
@@ -117,10 +117,8 @@ def everything(folder: str, sharded: bool) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def processes() -> list[dict[str, Any]]:
-    from lpsgd._compat import TORCH
-
     with tempfile.TemporaryDirectory() as folder:
-        return in_processes(2, everything, folder, TORCH >= (2, 6))
+        return in_processes(2, everything, folder, TORCH >= FSDP2_ON_A_CPU)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -138,7 +136,7 @@ def test_zero_redundancy_is_one_process_and_resumes(
     assert max(held) < 4
 
 
-@needs_torch(2, 6, "fully_shard on a CPU")
+@needs_fsdp2_on_a_cpu
 @pytest.mark.parametrize("name", SHARDED)
 def test_fsdp2_is_one_process_and_resumes_by_dcp(
     processes: list[dict[str, Any]], name: str

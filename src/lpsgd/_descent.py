@@ -1,12 +1,14 @@
 """One step of LPSGD or LPSGDM on lists of tensors, and the paths that it can take.
 
 ``_single_tensor`` is the rule as it is written, ``_multi_tensor`` the same by foreach operations,
-``_kernel`` by one pass of C code, ``_compiled_multi_tensor`` by what Inductor makes of foreach.
+``_kernel`` by one pass of C code, ``_triton`` by one of a GPU, ``_compiled_multi_tensor`` by what
+Inductor makes of foreach.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -124,8 +126,11 @@ def _rule(
 ) -> Callable[..., None]:
     """The path that these tensors take, as the settings ask."""
     if fused:
-        if demand_fused(params, grads, buffers or ()) == "kernel":
+        way = demand_fused(params, grads, buffers or ())
+        if way == "kernel":
             return _kernel  # which looks for the memory itself
+        if way == "triton" and not torch.compiler.is_compiling():
+            return _triton
         require_memory(params, grads, buffers or ())
         # in a graph that is being compiled anyway, the foreach path is compiled with the rest
         return _multi_tensor if torch.compiler.is_compiling() else _compiled_multi_tensor
@@ -144,13 +149,14 @@ def _rule(
 def demand_fused(
     params: Sequence[Tensor], grads: Sequence[Tensor] = (), buffers: Sequence[Tensor] = ()
 ) -> str:
-    """How fused=True runs: by our kernel on a CPU, by Inductor elsewhere; raises if not at all."""
+    """How fused=True runs: by our kernel on a CPU, on a GPU by Triton's, or by what Inductor makes
+    where there is no triton or it does not take the tensors; raises if not at all."""
     reason: str | None
     if params and are_plain(params) and not any(param.is_cpu for param in params):
         devices = _get_fused_kernels_supported_devices()
         odd = {p for p in params if p.device.type not in devices or not p.is_floating_point()}
         if not odd:
-            return "compiled"
+            return "triton" if _suits_triton(params, grads, buffers) else "compiled"
         kinds = ", ".join(sorted({f"{param.dtype} on {param.device}" for param in odd}))
         reason = f"it takes floating-point tensors on {', '.join(devices)}, not {kinds}"
     else:
@@ -158,6 +164,20 @@ def demand_fused(
     if reason is not None:
         raise RuntimeError(f"fused=True cannot run here: {reason}")
     return "kernel"
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _suits_triton(*roles: Sequence[Tensor]) -> bool:
+    """Whether the Triton kernels take these: on a CUDA or ROCm device, of 32 bits or fewer, and
+    momentum laid out like its parameter, without gaps."""
+    if not _has_triton() or {tensor.device.type for tensor in roles[0]} != {"cuda"}:
+        return False
+    dtypes = {tensor.dtype for role in roles for tensor in role}
+    return dtypes <= fused_kernel.TYPES.keys() and fused_kernel.walks_straight(roles[0], roles[2])
 
 
 def _real_tensors(
@@ -267,6 +287,42 @@ def _kernel(
             momentum=momentum,
             eps=visible(eps, torch.float32),
             normalize=normalize,
+        )
+
+
+def _triton(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor] | None,
+    *,
+    p: Exponent,
+    step: float | Tensor,
+    keep: float | Tensor,
+    momentum: float,
+    eps: float,
+    normalize: Normalize,
+    differentiable: bool,
+    count: int | Tensor,
+) -> None:
+    """The same rule by Triton's kernels, in one pass over many tensors."""
+    from lpsgd._triton import triton_step
+
+    for some, own_grads, own_buffers in _alike(params, grads, buffers):
+        device = some[0].device
+        own_p, own_step, own_keep, own_count = (
+            on_device(value, device) for value in (p, step, keep, count)
+        )
+        triton_step(
+            some,
+            fused_kernel.ordered_like(some, own_grads),
+            own_buffers,
+            p=own_p,
+            step=own_step,
+            keep=own_keep,
+            momentum=momentum,
+            eps=visible(eps, torch.float32),
+            normalize=normalize,
+            count=own_count,  # type: ignore[arg-type]
         )
 
 

@@ -19,12 +19,12 @@ from torch import Tensor
 from lpsgd._compat import replicated
 
 # Other classes, such as DTensor, do not do everything that these do.
-PLAIN = {torch.nn.Parameter, Tensor}
+PLAIN = (torch.nn.Parameter, Tensor)
 
 
 def are_plain(tensors: Sequence[Tensor]) -> bool:
     """Whether none is of a class of its own, such as DTensor, whose memory is not what it seems."""
-    return {type(tensor) for tensor in tensors} <= PLAIN
+    return all(type(tensor) in PLAIN for tensor in tensors)
 
 
 def is_sharded(tensor: Any) -> bool:

@@ -133,5 +133,6 @@ def chain_weights(alpha: float | Tensor, device: torch.device) -> Tensor:
         iterates.append(y * (a + y2 * (b + y2 * c)))
     relative = torch.stack(iterates, dim=1) / target.unsqueeze(1)
     normal = relative.mT @ relative
-    weights: Tensor = torch.linalg.solve(normal, relative.sum(dim=0))
+    # not `solve`, for which the host waits to see whether it failed
+    weights: Tensor = torch.linalg.solve_ex(normal, relative.sum(dim=0)).result
     return weights

@@ -36,7 +36,7 @@ Kernel: TypeAlias = Callable[..., int]
 
 # What the numbers mean to fused.c, and which version of its arguments this file speaks.
 _VERSION = 1
-_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NORMALIZE: dict[Normalize, int] = {None: 0, "rms": 1, "dual": 2}
 
 
@@ -101,7 +101,7 @@ def refusal(
                 return f"{name} has another number of elements than its parameter"
         if False in {tensor.is_cpu for tensor in role}:
             return f"the kernel runs on a CPU, and {name} is {_kinds(role)}"
-        if not {tensor.dtype for tensor in role} <= _TYPES.keys():
+        if not {tensor.dtype for tensor in role} <= TYPES.keys():
             return f"the kernel takes float32, bfloat16 and float16, not {_kinds(role)}"
         if role is not grads and any_negative(role):
             return f"{name} is a negative view, whose memory holds other signs; use resolve_neg()"
@@ -110,7 +110,7 @@ def refusal(
 
 def _kinds(tensors: Sequence[Tensor]) -> str:
     """The dtypes and devices that the kernel does not take, in words."""
-    odd = [t for t in tensors if not t.is_cpu] or [t for t in tensors if t.dtype not in _TYPES]
+    odd = [t for t in tensors if not t.is_cpu] or [t for t in tensors if t.dtype not in TYPES]
     return ", ".join(sorted({f"{tensor.dtype} on {tensor.device}" for tensor in odd}))
 
 
@@ -147,6 +147,22 @@ def _ordered_like(param: Tensor, grad: Tensor) -> Tensor:
     return torch.empty_like(param, dtype=grad.dtype).copy_(grad)
 
 
+def ordered_like(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The gradients, with copies of those that lie otherwise in memory than their parameters."""
+    # a gradient that came through conj() may be the negative of what its memory holds
+    as_it_lies = {grad.is_contiguous() and not grad.is_neg() for grad in grads}
+    if False in as_it_lies or not _contiguous(params):
+        return [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
+    return grads
+
+
+def walks_straight(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> bool:
+    """Whether parameters and momenta can be walked straight through, element by element."""
+    if any_negative([*params, *buffers]):
+        return False
+    return _contiguous(params, buffers) or _layout_refusal(params, buffers) is None
+
+
 def kernel_step(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
@@ -168,10 +184,7 @@ def kernel_step(
     kernel = kernel if kernel is not None else _kernel
     if kernel is None:
         raise RuntimeError(_why_not)
-    # a gradient that came through conj() may be the negative of what its memory holds
-    as_it_lies = {grad.is_contiguous() and not grad.is_neg() for grad in grads}
-    if False in as_it_lies or not _contiguous(params):
-        grads = [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
+    grads = ordered_like(params, grads)
     lists = {"parameter": params, "gradient": grads, "momentum": buffers or ()}
     pointers = [array("Q", addresses(name, tensors)) for name, tensors in lists.items()]
     sizes = array("q", [param.numel() for param in params])
@@ -179,7 +192,7 @@ def kernel_step(
         len(params),
         *[block.buffer_info()[0] if block else None for block in pointers],
         sizes.buffer_info()[0],
-        *[_TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists.values()],
+        *[TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists.values()],
         p,
         step,
         keep,

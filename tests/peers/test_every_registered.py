@@ -20,6 +20,7 @@ from torch import nn
 from lpsgd.peers import factory, registry
 from tests.oracles import peers as oracles
 from tests.peers.quadratic_walks import largest_difference, walk
+from tests.torch_versions import TORCH
 
 EPOCHS, STEPS_PER_EPOCH = 5, 2
 STEPS = EPOCHS * STEPS_PER_EPOCH
@@ -149,6 +150,8 @@ def test_save_and_load(name: str) -> None:
 
 @every
 def test_two_groups(name: str) -> None:
+    if name == "adagrad" and TORCH < (2, 13):
+        pytest.skip("needs torch 2.13: Adagrad keeps no state of a group that is added before")
     problem = oracles.Quadratic()
     model, added = Model(problem, torch.float64, only=(0, 1)), Model(problem, torch.float64, (2,))
     optimizer = build(name, model)

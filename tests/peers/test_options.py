@@ -25,6 +25,7 @@ from lpsgd.peers import (
 )
 from tests.oracles import peers as oracles
 from tests.peers.quadratic_walks import largest_difference, parameters, walk
+from tests.torch_versions import needs_compiled_step
 
 SETTINGS: dict[type, dict[str, Any]] = {
     SignSGD: {"lr": 0.02, "weight_decay": 0.1},
@@ -185,6 +186,7 @@ def test_autograd_sees_three_steps(kind: type) -> None:
     assert torch.autograd.gradcheck(end, (lr, start), atol=1e-6)
 
 
+@needs_compiled_step
 @kinds
 def test_a_compiled_step_is_the_eager_one(kind: type) -> None:
     torch._dynamo.reset()
