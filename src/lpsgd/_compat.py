@@ -31,7 +31,7 @@ def increment_version(tensors: Sequence[Tensor]) -> None:
 def replicated(whole: Tensor, mesh: Any) -> Any:
     """A DTensor of which every process has this copy."""
     if TORCH < (2, 5):
-        from torch.distributed._tensor import DTensor, Replicate
+        from torch.distributed._tensor import DTensor, Replicate  # type: ignore[attr-defined]
     else:
         from torch.distributed.tensor import DTensor, Replicate
     return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)

@@ -115,10 +115,9 @@ def _members(kind: str, model: nn.Module) -> set[Tensor]:
     if kind == "norms":
         found = [m for m in modules if "norm" in type(m).__name__.lower()]
         return {param for module in found for param in module.parameters(recurse=False)}
-    types: tuple[type[nn.Module], ...] = (nn.Embedding, nn.EmbeddingBag)
     if kind == "convolutions":
-        types = (nn.modules.conv._ConvNd,)
-    return {module.weight for module in modules if isinstance(module, types)}
+        return {m.weight for m in modules if isinstance(m, nn.modules.conv._ConvNd)}
+    return {m.weight for m in modules if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
 
 
 def _head(model: nn.Module) -> nn.Linear | None:
