@@ -28,8 +28,11 @@ $(READY_ALL): $(READY)
 
 setup: $(READY)  ## make the virtual environment and install everything pinned
 
-demo: $(READY)   ## compare four optimizers on real digits: a table and a page (under two minutes)
-	@$(BIN)/lpsgd compare --optimizers sgd,adamw,lion,lpsgdm --seeds 3 --epochs 15 --out runs/demo
+# learning rates by an equal search at this length: lpsgd sweep, four rates of each on a validation split
+demo: $(READY)   ## compare five optimizers on real digits: tables, a verdict and a page (about a minute)
+	@$(BIN)/lpsgd compare --model mlp --width 16 --epochs 6 --seeds 7 --out runs/demo \
+		--optimizers adamw:lr=0.01,sgd:lr=0.1,lion:lr=3e-3,lpsgdm:lr=0.01,lpmuon:lr=0.01
+	@echo; echo "Next: lpsgd compare --help, or your own choice of optimizers with --optimizers"
 
 test: $(READY)   ## run the tests
 	$(PYTEST) -m "not slow"
