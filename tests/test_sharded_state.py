@@ -21,10 +21,8 @@ CASES: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "plain": (LPSGDM, {}),
     "rms": (LPSGDM, {"normalize": "rms"}),
     "dual": (LPSGDM, {"normalize": "dual"}),
-    "8 bits": (LPSGDM, {"state_dtype": torch.int8}),
     "LPMuon": (LPMuon, {}),
 }
-SHARDED = [name for name in CASES if name != "8 bits"]  # which takes plain tensors only
 
 
 def a_model() -> nn.Sequential:
@@ -111,7 +109,7 @@ def fsdp2(name: str, folder: str) -> dict[str, Any]:
 def everything(folder: str, sharded: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"zero": {name: zero(name) for name in CASES}}
     if sharded:
-        found["fsdp2"] = {name: fsdp2(name, folder) for name in SHARDED}
+        found["fsdp2"] = {name: fsdp2(name, folder) for name in CASES}
     return found
 
 
@@ -137,7 +135,7 @@ def test_zero_redundancy_is_one_process_and_resumes(
 
 
 @needs_fsdp2_on_a_cpu
-@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("name", CASES)
 def test_fsdp2_is_one_process_and_resumes_by_dcp(
     processes: list[dict[str, Any]], name: str
 ) -> None:
