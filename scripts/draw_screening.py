@@ -184,7 +184,7 @@ def _colour(candidate: str) -> str:
     """By family: singular values, coordinates by a power, and everything else."""
     if "Muon" in candidate:
         return style.BLUE
-    if candidate.startswith(("LPSGDM", "l_p", "Lion-K", "PowerStep")):
+    if candidate.startswith(("LPSGDM", "l_p, ", "Lion-K", "PowerStep")) or candidate == "l_p Adam":
         return style.VERMILION
     return style.MUTED
 
