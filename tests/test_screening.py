@@ -20,7 +20,7 @@ BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 def _benchmarks_on_the_path(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     yield
-    for name in ("rules", "screening"):
+    for name in ("rules", "screening", "draw_screening"):
         sys.modules.pop(name, None)
 
 
@@ -120,3 +120,27 @@ def test_every_candidate_can_be_planned(tmp_path, monkeypatch):
         for name in found.names(task):
             planned = screening.plan(found, task, name, "val", 0.01, 1000, tmp_path)
             assert planned.recipe.settings["lr"] == 0.01
+
+
+def test_the_page_and_its_numbers_are_those_of_the_rows(monkeypatch):
+    """Page and CSV are what the script makes of runs.csv, byte for byte."""
+    monkeypatch.syspath_prepend(str(Path(BENCHMARKS).parent / "scripts"))
+    draw = importlib.import_module("draw_screening")
+    screening = draw.read_screening(draw.TASKS, draw.RESULTS)
+    tasks = [task for task in screening.tasks if draw.conclude(screening, task)]
+    assert tasks
+    assert draw.RESULTS.with_name("summary.csv").read_text() == draw.as_csv(screening, tasks)
+    page = draw.PAGE.read_text(encoding="utf-8")
+    for task in tasks:
+        made = draw.table(draw.conclude(screening, task), draw.metric(screening, task))
+        assert draw.fill(page, task, made) == page
+
+
+def test_the_good_region_ends_where_more_than_a_point_is_lost(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(BENCHMARKS).parent / "scripts"))
+    draw = importlib.import_module("draw_screening")
+    screening = importlib.import_module("screening")
+    trials = rows_of(screening, [1, 9.2, 10, 9.1, 8.9, 9.9], 0.1).trials("t", "c")
+    assert draw.good_width(trials, "top1") == (pytest.approx(4.0), False)
+    edge = rows_of(screening, [10, 9.5, 3], 0.1).trials("t", "c")
+    assert draw.good_width(edge, "top1") == (pytest.approx(2.0), True)
