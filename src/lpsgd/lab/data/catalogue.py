@@ -93,6 +93,7 @@ def _cifar(kind: Literal["binary", "python"], folder: str, archive: str) -> Layo
 
 _CIFAR_OPTIONS = {
     "check": "compare the files with the published checksums (default true)",
+    "files": "all, or test: the test file alone, a fifth of it for testing (default all)",
     "classes": "only these, as (0,1,2), numbered anew (default all)",
     "size": "height and width, 32 or a part of it: 16 averages the pixels of squares of 2x2",
 }

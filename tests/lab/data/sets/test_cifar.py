@@ -383,3 +383,21 @@ def test_real_cifar10_with_half_of_its_classes(cifar10_root):
 def test_wrong_classes_are_named(classes, cifar10_root):
     with pytest.raises(UserError, match="classes is .*; allowed: a list of different numbers"):
         load("cifar10", root=cifar10_root, classes=classes)
+
+
+def test_the_test_file_alone_serves_for_both(tmp_path, monkeypatch):
+    layout, content = make("cifar100", "binary", tmp_path, images=500)
+    (tmp_path / layout.folder / "train.bin").unlink()
+    described = dataclasses.replace(entry("cifar100"), layouts=(layout,))
+    monkeypatch.setattr(cifar, "entry", lambda name: described)
+    data = load("cifar100", root=tmp_path, files="test", batch_size=10, augment=False)
+    labels = content["test"][1]
+    tested = [k for c in range(100) for k in np.flatnonzero(labels == c)[4::5]]
+    assert data.test.size == len(tested)
+    assert data.train.size == len(labels) - len(tested)
+    found = torch.cat([batch for _, batch in data.test.plain()])
+    assert found.tolist() == labels[sorted(tested)].tolist()
+    with pytest.raises(UserError, match=r"cifar100 was not found: .* lacks train.bin"):
+        load("cifar100", root=tmp_path)
+    with pytest.raises(UserError, match="files is 'some'; allowed: all, test"):
+        load("cifar100", root=tmp_path, files="some")

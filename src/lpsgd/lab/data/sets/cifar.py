@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +13,14 @@ import torch
 
 from lpsgd.lab.data.augment import Normalization
 from lpsgd.lab.data.catalogue import Entry, Layout, entry
-from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, image_data, read_count
+from lpsgd.lab.data.loaders import (
+    Data,
+    DataRequest,
+    ImageSet,
+    every_fifth_apart,
+    image_data,
+    read_count,
+)
 from lpsgd.lab.data.sets import pickles
 from lpsgd.lab.data.source.download import md5
 from lpsgd.lab.errors import UserError
@@ -36,28 +45,45 @@ def load(
     check: bool = True,
     size: int = SIDE,
     classes: Sequence[int] | None = None,
+    files: Literal["all", "test"] = "all",
 ) -> Data:
     """The whole data set in memory. ``check=False`` accepts files changed on purpose.
 
     A smaller ``size`` averages the pixels of squares: four times as quick at 16. With ``classes``
-    only the images of these, which are numbered anew in this order.
+    only the images of these, which are numbered anew in this order. ``files="test"`` needs the test
+    file alone, of which every fifth image of each class is then for testing.
     """
     if not isinstance(check, bool):
         raise UserError(f"check is {check!r}; allowed: true, false")
     size = read_count("size", size, least=1)
     if SIDE % size:
         raise UserError(f"size is {size}; allowed: 32, 16, 8, 4, 2, 1")
+    if files not in ("all", "test"):
+        raise UserError(f"files is {files!r}; allowed: all, test")
     description = entry(request.name)
+    if files == "test":
+        description = _test_file_alone(description)
     layout = find_layout(description, request.root)
     folder, total = request.root / layout.folder, CLASSES[request.name]
     wanted = None if classes is None else _class_numbers(classes, total)
-    train, test = (
+    splits = ("train", "test") if files == "all" else ("test",)
+    read = [
         shrink(read_split(layout, split, folder, classes=total, check=check), size)
-        for split in ("train", "test")
-    )
+        for split in splits
+    ]
+    train, test = read if files == "all" else every_fifth_apart(read[0])
     if wanted is not None:
         train, test, total = of_classes(train, wanted), of_classes(test, wanted), len(wanted)
     return image_data(request, train, test, NORMALIZATION[request.name], classes=total)
+
+
+def _test_file_alone(description: Entry) -> Entry:
+    """The data set as if only its test file were published."""
+    layouts = (
+        replace(layout, files=tuple(file for file in layout.files if file.split == "test"))
+        for layout in description.layouts
+    )
+    return replace(description, layouts=tuple(layouts))
 
 
 def _class_numbers(classes: Sequence[int], total: int) -> list[int]:

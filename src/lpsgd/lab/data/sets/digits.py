@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from lpsgd.lab.data.augment import Normalization
-from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, image_data
+from lpsgd.lab.data.loaders import Data, DataRequest, ImageSet, every_fifth_apart, image_data
 
 NORMALIZATION = Normalization(mean=(0.3051,), std=(0.3238,))  # of the 1442 training images
 
@@ -18,10 +18,7 @@ def load(request: DataRequest) -> Data:
 
 
 def train_and_test() -> tuple[ImageSet, ImageSet]:
-    """The 1442 training and 355 test images; every fifth image of each digit is a test image.
-
-    No random number decides, so the split is the same on every machine and for ever.
-    """
+    """The 1442 training and 355 test images; every fifth image of each digit is a test image."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -29,11 +26,4 @@ def train_and_test() -> tuple[ImageSet, ImageSet]:
     # By a factor of 4 all bilinear weights are multiples of 1/64: exact, hence the same everywhere.
     large = F.interpolate(small, size=(32, 32), mode="bilinear", align_corners=False)
     images = (large * (255 / 16)).round().to(torch.uint8).permute(0, 2, 3, 1)
-    everything = ImageSet(images, torch.from_numpy(bunch.target).long())
-
-    is_test = torch.zeros(len(everything.labels), dtype=torch.bool)
-    for digit in range(10):
-        is_test[torch.nonzero(everything.labels == digit)[4::5]] = True
-    tested = torch.nonzero(is_test).squeeze(1)
-    trained = torch.nonzero(~is_test).squeeze(1)
-    return everything.take(trained), everything.take(tested)
+    return every_fifth_apart(ImageSet(images, torch.from_numpy(bunch.target).long()))
