@@ -10,9 +10,9 @@ out: activations are the model's), backward and step of eight layers of 512 x 51
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from step import peak_temporary
 from torch import nn
 from torch.optim import Optimizer
 
@@ -51,18 +51,6 @@ ROWS: dict[str, Callable[[nn.Module], Optimizer]] = {
 }
 
 
-def peak(run: Callable[[], Any]) -> int:
-    """The most bytes that torch holds during a call beyond what it held before."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        run()
-    held = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most
-
-
 def row(make: Callable[[nn.Module], Optimizer]) -> tuple[float, float, float, float]:
     """Bytes for each parameter of weights, gradients, state, and temporaries of a step."""
     torch.manual_seed(0)
@@ -86,7 +74,7 @@ def row(make: Callable[[nn.Module], Optimizer]) -> tuple[float, float, float, fl
         optimizer.zero_grad()
     loss = model(x).square().mean()
     loss.backward()
-    temporary = peak(optimizer.step)
+    temporary = peak_temporary(optimizer.step)
     tensors = {id(t): t for state in optimizer.state.values() for t in state.values()}
     state = sum(t.nbytes for t in tensors.values() if isinstance(t, torch.Tensor) and t.ndim)
     return weights / count, max(alive) / count, state / count, temporary / count
