@@ -46,6 +46,18 @@ def local_part(tensor: Any, like: Any = None) -> Tensor:
     return part
 
 
+def unsharded(tensor: Any) -> Tensor:
+    """The whole of a DTensor, gathered on every process; a plain tensor as it is."""
+    full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return full
+
+
+def part_of(whole: Tensor, like: Any) -> Tensor:
+    """Of a whole tensor, the part that lies here of ``like``, without a message."""
+    whole = whole.view(like.shape)
+    return local_part(replicated(whole, like.device_mesh), like) if is_sharded(like) else whole
+
+
 class Shards:
     """How the tensors of a list are sharded, to complete what was reduced over each local part."""
 

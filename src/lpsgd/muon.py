@@ -23,8 +23,7 @@ from torch import Tensor
 
 from lpsgd import _checks as checks
 from lpsgd._base import COMMON_CHECKS, Group, LpOptimizer, working_dtype
-from lpsgd._compat import replicated
-from lpsgd._dtensor import is_sharded, local_part
+from lpsgd._dtensor import is_sharded, local_part, part_of, unsharded
 from lpsgd._foreach import scalar
 from lpsgd._schatten import by_eigenvalues, by_products, lp_matrix_direction
 from lpsgd.geometry import Exponent
@@ -237,7 +236,7 @@ def _matrix_step(
 ) -> None:
     """One step of matrices of one shape, as (batch, rows, columns)."""
     beta = group["momentum"]
-    whole = [tuple(_unsharded(t) for t in some[1:3]) for some in batch]
+    whole = [tuple(unsharded(t) for t in some[1:3]) for some in batch]
     g = torch.stack([_flat(grad) for grad, _ in whole]).to(batch[0][2].dtype)
     if group["maximize"]:
         g = -g
@@ -248,19 +247,19 @@ def _matrix_step(
     if group["normalize_rows"]:
         beta2 = group["betas"][1]
         # a loader may have sharded them, where a matrix has one column and so their shape
-        rows = torch.stack([_unsharded(some[3]) for some in batch])
+        rows = torch.stack([unsharded(some[3]) for some in batch])
         rows = rows.lerp(u.square().mean(-1, True), 1 - beta2)
         for some, v in zip(batch, rows, strict=True):
-            local_part(some[3]).copy_(_part_of(v, some[3]))
+            local_part(some[3]).copy_(part_of(v, some[3]))
         u = _rescaled_rows(u, rows / (1 - beta2**count), group["eps"])
     if group["cautious"]:
         agree = (u * g > 0).to(u.dtype)
         u = u * (agree / agree.mean((-2, -1), keepdim=True).clamp(min=_LEAST_SHARE))
     keep = 1 - lr * group["weight_decay"]
     for (param, _, momentum, _), new_m, step in zip(batch, m, u * -lr, strict=True):
-        local_part(momentum).copy_(_part_of(new_m, momentum))
+        local_part(momentum).copy_(part_of(new_m, momentum))
         theta = local_part(param)
-        theta.copy_(theta.to(step.dtype) * keep + _part_of(step, param))
+        theta.copy_(theta.to(step.dtype) * keep + part_of(step, param))
 
 
 def _rescaled_rows(u: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
@@ -295,15 +294,3 @@ def _adamw(
 def _flat(tensor: Tensor) -> Tensor:
     """A matrix as it is, a kernel as output x rest."""
     return tensor if tensor.ndim == 2 else tensor.reshape(tensor.shape[0], -1)
-
-
-def _unsharded(tensor: Any) -> Tensor:
-    """The whole of a DTensor, gathered on every process; a plain tensor as it is."""
-    full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
-    return full
-
-
-def _part_of(whole: Tensor, like: Any) -> Tensor:
-    """Of a whole tensor, the part that lies here of ``like``, without a message."""
-    whole = whole.view(like.shape)
-    return local_part(replicated(whole, like.device_mesh), like) if is_sharded(like) else whole

@@ -9,6 +9,7 @@ import torch
 from pytorch_optimizer import SOAP as Peer
 
 from lpsgd.peers import SOAP, soap
+from tests.process_group import distributed_tensor, in_processes
 
 SETTINGS = {"lr": 0.02, "betas": (0.9, 0.95), "eps": 1e-12, "weight_decay": 0.1}
 
@@ -87,3 +88,34 @@ def test_what_it_refuses():
         SOAP([torch.zeros(2, 2, dtype=torch.complex64, requires_grad=True)])
     with pytest.raises(ValueError, match="every"):
         SOAP([torch.zeros(2, requires_grad=True)], every=0)
+
+
+def sharded_walk():
+    """The same walk with sharded parameters, of which this process has a part."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dtensor = distributed_tensor()
+    mesh = init_device_mesh("cpu", (2,))
+    cut = [dtensor.Shard(0)]
+    params = [
+        torch.nn.Parameter(dtensor.distribute_tensor(p.detach(), mesh, cut)) for p in starts()
+    ]
+    optimizer = SOAP(params, every=5, **SETTINGS)
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(12):
+        for p in params:
+            noise = torch.randn(p.shape, dtype=p.dtype, generator=draw)
+            p.grad = p.detach() + dtensor.distribute_tensor(noise, mesh, cut)
+        optimizer.step()
+    momentum = optimizer.state[params[0]]["momentum_buffer"]
+    return [p.full_tensor().detach() for p in params], momentum.to_local().shape[0]
+
+
+@pytest.mark.slow
+def test_sharded_parameters_take_the_steps_of_whole_ones():
+    params = starts()
+    expected = walk(SOAP(params, every=5, **SETTINGS), params, 12)[-1]
+    for found, rows in in_processes(2, sharded_walk):
+        assert rows < 5  # of the momentum of the first
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-9)

@@ -12,7 +12,8 @@ from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.labels import file_safe, labels
 from lpsgd.lab.models import check_name as check_model
-from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, read_search_note, to_json
+from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, read_search_note
+from lpsgd.lab.store.disk.jsonio import encode
 from lpsgd.lab.store.manifest import run_place
 from lpsgd.lab.store.run_folder import check_folder, final_checkpoint
 from lpsgd.peers import factory, grammar, registry
@@ -105,10 +106,11 @@ def plan_recipes(
         recipes[label] = resolve(values, source=source, allow_import=allow_import)
     first_label, first = next(iter(recipes.items()))
     for label, recipe in recipes.items():
-        for name, value in to_json(recipe).items():
-            if name not in _OWN and value != to_json(first)[name]:
+        for name, value in encode(recipe.model_dump()).items():
+            known = encode(getattr(first, name))
+            if name not in _OWN and value != known:
                 raise UserError(
-                    f"--recipes: {name} is {to_json(first)[name]!r} in {first_label} and {value!r} "
+                    f"--recipes: {name} is {known!r} in {first_label} and {value!r} "
                     f"in {label}; compare what differs in the optimizer alone, or give "
                     f"--{name.replace('_', '-')} for all"
                 )

@@ -108,14 +108,14 @@ class Recipe(BaseModel):
     def digest(self, *, without: tuple[str, ...] = ()) -> str:
         """Eight hex digits that differ between different recipes."""
         kept = {name: value for name, value in to_json(self).items() if name not in without}
-        if self.start is None:
-            kept.pop("start", None)  # younger than folders that are named by their digest
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def to_json(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe as values of strict JSON; `make_recipe` takes them back."""
     values: dict[str, Any] = encode(recipe.model_dump())
+    if recipe.start is None:  # younger than folders that were written without it
+        del values["start"]
     return values
 
 

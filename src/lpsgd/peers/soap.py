@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lpsgd import _checks as checks
 from lpsgd._base import Group, working_dtype
+from lpsgd._dtensor import local_part, part_of, unsharded
 from lpsgd._foreach import Tensors
 from lpsgd.peers._peer import MOMENTUM, Peer, descend_
 
@@ -112,12 +113,15 @@ class SOAP(Peer):
     def _rule(
         self, theta: Tensors, g: Tensors, buffers: list[list[Tensor]], settings: Mapping[str, Any]
     ) -> None:
-        for place, x in enumerate(g):
-            m, v, *held = (buffer[place] for buffer in buffers)
+        for place, gradient in enumerate(g):
+            *averages, grams_held, bases_held = (buffer[place] for buffer in buffers)
+            # a sharded tensor is gathered: each process computes the same, and moves its own part
+            x, m, v = (unsharded(tensor) for tensor in (gradient, *averages))
             lengths = _turned(x, settings["longest"])
-            grams, bases = (_squares(all_of_them, lengths) for all_of_them in held)
+            grams, bases = (_squares(held, lengths) for held in (grams_held, bases_held))
             if settings["t"] > 1:
-                descend_([theta[place]], [self._direction(x, m, v, bases, settings)], settings)
+                u = self._direction(x, m, v, bases, settings).contiguous()
+                descend_([local_part(theta[place])], [part_of(u, theta[place])], settings)
             for k, gram in enumerate(grams):
                 if gram.numel() > 0:
                     rows = x.movedim(k, 0).flatten(1)
@@ -127,6 +131,9 @@ class SOAP(Peer):
                     basis.copy_(torch.linalg.eigh(gram).eigenvectors.flip(1))
             elif (settings["t"] - 1) % settings["every"] == 0:
                 _turn(bases, grams, v)
+            for average, moved in zip(averages, (m, v), strict=True):
+                if moved is not average:
+                    local_part(average).copy_(part_of(moved, average))
 
     def _direction(
         self, g: Tensor, m: Tensor, v: Tensor, bases: list[Tensor], settings: Mapping[str, Any]

@@ -168,7 +168,7 @@ def optimizer_texts(draw: random.Random, folder: Path) -> None:
     given = f"{name}:{','.join(pairs)}" if pairs else name
     if any(word in given for word in (":system", "os.")):
         given = given.replace(":", "=")
-    for listed in grammar.split_list(given):
+    for listed in grammar.split_list(given, registry.names()):
         with contextlib.suppress(UserError):
             plan_comparison({}, [listed], range(1), folder / "out")
     with contextlib.suppress(UserError):

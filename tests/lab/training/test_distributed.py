@@ -150,6 +150,8 @@ def train_registered(folder: Path, names: list[str]) -> None:
 @pytest.mark.slow
 def test_every_registered_optimizer_steps_cut_parameters(tmp_path: Path) -> None:
     names = [name for name in registry.names() if not registry.get(name).create_graph]
+    # the gradients here have no full rank: SOAP's basis of the rest is arbitrary, and its steps so
+    names.remove("soap")
     in_processes(2, train_registered, tmp_path / "cut", names)
     for name in names:
         with in_double():

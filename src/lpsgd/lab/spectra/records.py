@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, cast
 
 from lpsgd.curvature.monitor import read_records
+from lpsgd.curvature.spectrum import SpectralDensity
 from lpsgd.lab.errors import UserError
 
 
@@ -61,4 +62,9 @@ def read_curvature(path: Path) -> dict[float, CurvatureRecord]:
         if missing := sorted(CurvatureRecord.__required_keys__ - record.keys()):
             epoch = record["epoch"]
             raise UserError(f"{path} is damaged: epoch {epoch} has no {', '.join(missing)}")
+        try:
+            for spectrum in (record, *record["layers"].values()):
+                SpectralDensity.from_dict(spectrum)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(f"{path} is damaged: epoch {record['epoch']}: {error!r}") from None
     return {record["epoch"]: cast("CurvatureRecord", record) for record in records}

@@ -76,13 +76,11 @@ def open_run(folder: Path, recipe: Recipe) -> Iterator[RunFolder]:
 
 def final_checkpoint(place: Path) -> Path:
     """The newest checkpoint in a run's folder, or ``place`` itself if that is one."""
-    checkpoints = place / "checkpoints"
-    if checkpoints.is_dir():
-        found = sorted(checkpoints.glob("step-*"))
-        if found:
+    with suppress(OSError, ValueError):  # a name that cannot be one is not there either
+        if found := sorted((place / "checkpoints").glob("step-*")):
             return found[-1]
-    if place.name.startswith("step-") and place.exists():
-        return place
+        if place.name.startswith("step-") and place.exists():
+            return place
     raise UserError(f"start is {place}; allowed: the folder of a run that has a checkpoint, or one")
 
 
@@ -129,9 +127,9 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
         raise UserError(f"{error}: choose another folder") from None
     found, wanted = to_json(stored), to_json(recipe)
     differences = [
-        f"{key} is {found[key]!r} there and {wanted[key]!r} here"
-        for key in sorted(wanted)
-        if found[key] != wanted[key]
+        f"{key} is {found.get(key)!r} there and {wanted.get(key)!r} here"
+        for key in sorted(found.keys() | wanted.keys())
+        if found.get(key) != wanted.get(key)
     ]
     if differences:
         raise UserError(
