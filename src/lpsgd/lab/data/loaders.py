@@ -148,7 +148,7 @@ def every_fifth_apart(images: ImageSet) -> tuple[ImageSet, ImageSet]:
     No random number decides, so the split is the same on every machine and for ever.
     """
     is_test = torch.zeros(len(images.labels), dtype=torch.bool)
-    for label in images.labels.unique():
+    for label in torch.unique(images.labels):
         is_test[torch.nonzero(images.labels == label)[4::5]] = True
     train, test = (torch.nonzero(chosen).squeeze(1) for chosen in (~is_test, is_test))
     return images.take(train), images.take(test)
