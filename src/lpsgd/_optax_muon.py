@@ -64,8 +64,14 @@ def lpmuon(
 
     Args:
         learning_rate: eta, a number or a schedule.
-        momentum, p, weight_decay, nesterov, cautious, normalize_rows, betas, eps: as in torch; p
-            may be a schedule ``count -> p``.
+        momentum: the coefficient beta of the average, in [0, 1).
+        p: the norm exponent, a number from 2 to inf or a schedule ``count -> p``.
+        weight_decay: the decoupled decay lambda.
+        nesterov: look ahead, as Muon does.
+        cautious: leave out the coordinates in which u and the gradient disagree.
+        normalize_rows: divide each row of u by its running root mean square.
+        betas: of AdamW's rule; the second is also that of the rows' running mean.
+        eps: of AdamW's rule, and of the rows.
         exact: by eigenvalues instead of matrix products (to about one percent).
         matrices: a tree of booleans like the parameters': which arrays go by their singular values.
             None takes all of two dimensions or more; leave out embeddings and the last layer.
