@@ -17,10 +17,13 @@ FOUND = ["lpsgd", *(m.name for m in pkgutil.walk_packages(lpsgd.__path__, "lpsgd
 MODULES = [name for name in FOUND if name not in (*JAX, "lpsgd.__main__", "lpsgd._fused")]
 
 
+NEEDS = {"lpsgd.lab.execution.ray": "ray", "lpsgd._triton": "triton"}
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_documented_examples_are_true(name: str) -> None:
-    if name == "lpsgd.lab.execution.ray":
-        pytest.importorskip("ray")
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
