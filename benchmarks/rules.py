@@ -5,7 +5,7 @@ Each states its formula. They are as short as they can be: no options that the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from lpsgd import CosineP, LinearAlpha, LPMuon
 from lpsgd.peers import SOAP
 from lpsgd.peers.matrices import lpmuon
-from lpsgd.peers.soap import into, out_of
 
 
 def annealed_muon(
@@ -101,6 +100,12 @@ class RunningScale(_Rule):
         return 0.2 * u / (size.sqrt() + 1e-12)
 
 
+def lp_adam_step(mean: Tensor, square: Tensor, eps: float, alpha: float) -> Tensor:
+    """m / (sqrt(v) + eps)^rho / s^alpha, s the root mean square of sqrt(v) over the tensor."""
+    scale = (square.mean().sqrt() + 1e-12) ** alpha
+    return mean / (square.sqrt() + eps) ** (1 - alpha) / scale
+
+
 class LpAdam(_Rule):
     r"""AdamW with a power of its denominator: u = m / (sqrt(v) + eps)^rho / s^alpha.
 
@@ -120,11 +125,9 @@ class LpAdam(_Rule):
 
     def direction(self, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
         """Adam's averages, another power."""
-        alpha = 1 / (group["p"] - 1)
         m = self.average(state, "momentum", g, group["betas"][0])
         v = self.average(state, "square", g.square(), group["betas"][1])
-        scale = (v.mean().sqrt() + 1e-12) ** alpha
-        return m / (v.sqrt() + 1e-8) ** (1 - alpha) / scale
+        return lp_adam_step(m, v, 1e-8, 1 / (group["p"] - 1))
 
 
 class EigenLp(SOAP):
@@ -136,14 +139,5 @@ class EigenLp(SOAP):
         super().__init__(params, lr=lr, weight_decay=weight_decay)
         self.alpha = 1 / (p - 1)
 
-    def _direction(
-        self, g: Tensor, m: Tensor, v: Tensor, bases: list[Tensor], settings: Mapping[str, Any]
-    ) -> Tensor:
-        beta1, beta2 = settings["betas"]
-        t = settings["t"] - 1
-        m.lerp_(g, 1 - beta1)
-        v.lerp_(into(g, bases).square(), 1 - beta2)
-        size = (v / (1 - beta2**t)).sqrt()
-        scale = (size.square().mean().sqrt() + 1e-12) ** self.alpha
-        u = into(m, bases) / (1 - beta1**t) / (size + settings["eps"]) ** (1 - self.alpha) / scale
-        return out_of(u, bases)
+    def _step(self, mean: Tensor, square: Tensor, eps: float) -> Tensor:
+        return lp_adam_step(mean, square, eps, self.alpha)

@@ -143,8 +143,12 @@ class SOAP(Peer):
         t = settings["t"] - 1  # the first gradient was none of these averages
         m.lerp_(g, 1 - beta1)
         v.lerp_(into(g, bases).square(), 1 - beta2)
-        size = (v / (1 - beta2**t)).sqrt_().add_(settings["eps"])
-        return out_of(into(m, bases) / (1 - beta1**t) / size, bases)
+        mean, square = into(m, bases) / (1 - beta1**t), v / (1 - beta2**t)
+        return out_of(self._step(mean, square, settings["eps"]), bases)
+
+    def _step(self, mean: Tensor, square: Tensor, eps: float) -> Tensor:
+        """Adam's step from its averages without their bias, in the coordinates of the bases."""
+        return mean / (square.sqrt() + eps)
 
 
 def _turned(x: Tensor, longest: int) -> list[int]:
