@@ -190,6 +190,24 @@ def test_tensors_of_every_length(kernel, normalize):
             torch.testing.assert_close(param.double(), expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("normalize", ["rms", "dual"])
+def test_tensors_that_are_reduced_in_several_groups(kernel, normalize):
+    """Both passes go over about a million elements before the next tensors' turn."""
+    sizes = [3, 700_000, 600_000, 1_200_000, 0, 17]
+    params, grads = ([spread(-4, 1, size) for size in sizes] for _ in range(2))
+    buffers = [torch.zeros(size) for size in sizes]
+    before = [param.double() for param in params]
+    fused.kernel_step(
+        params, grads, buffers, p=4.0, step=-0.1, keep=0.5, momentum=0.9, eps=1e-8,
+        normalize=normalize, kernel=kernel,
+    )  # fmt: skip
+    for param, m, old, grad in zip(params, buffers, before, grads, strict=True):
+        torch.testing.assert_close(m, 0.1 * grad)
+        if len(grad):
+            step = formula(m, 4.0, 1e-8, normalize)
+            torch.testing.assert_close(param.double(), 0.5 * old - 0.1 * step, rtol=3e-6, atol=3e-6)
+
+
 # --- equality with the eager paths ------------------------------------------------------------
 
 SHAPES = [(3,), (64, 33), (), (17, 3, 5, 5), (0, 4), (40000,)]
