@@ -9,15 +9,14 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.analysis.comparison import Analysis, analyse
-from lpsgd.lab.report.comparison_page import write_comparison_page
-from lpsgd.lab.report.terminal import print_analysis
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.run_record import load_comparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
+
+    from lpsgd.lab.analysis.comparison import Analysis
 
 _WIDTH = 100  # characters of the text form
 
@@ -41,7 +40,11 @@ class ComparisonResult:
         cls, folder: Path | str, reference: str | None = None, *, failed: str | None = None
     ) -> ComparisonResult:
         """The comparison in ``folder``, analysed anew."""
-        return cls(Path(folder), analyse(load_comparison(folder), reference), failed)
+        comparison = load_comparison(folder)
+
+        from lpsgd.lab.analysis.comparison import analyse  # scipy, once there is something
+
+        return cls(Path(folder), analyse(comparison, reference), failed)
 
     @property
     def verdict(self) -> str:
@@ -83,6 +86,8 @@ class ComparisonResult:
 
     def write_page(self, path: Path) -> None:
         """Write the HTML page, which needs no other file, to ``path``."""
+        from lpsgd.lab.report.comparison_page import write_comparison_page
+
         write_comparison_page(self.analysis, path)
 
     def figure(self) -> Figure:
@@ -93,6 +98,8 @@ class ComparisonResult:
 
     def show(self, console: Console) -> None:
         """Print the tables and the verdict as the command does."""
+        from lpsgd.lab.report.terminal import print_analysis
+
         print_analysis(self.analysis, console)
 
     def __repr__(self) -> str:
