@@ -85,7 +85,7 @@ def train(
                 if world.main:
                     run.begin(recipe, label or recipe.optimizer, environment)
                 stop = stop or threading.Event()
-                ended = _Session(trainer, run, options, stop, listen).run_all()
+                ended = _Session(trainer, run, options, stop, listen, problem).run_all()
         listen(EndEvent(state=ended.state, epochs=ended.epochs, reason=ended.reason))
         return ended
 
@@ -116,6 +116,7 @@ class _Session:
     options: RunOptions
     stop: threading.Event
     listen: RunListener
+    problem: Problem | None = None
     epoch: int = 1
     batch: int = 0
 
@@ -260,6 +261,7 @@ class _Session:
             parse_options(self.options.curvature),
             listen=self.listen,
             between=self._between_batches,
+            problem=self.problem,
         )
 
     def _measure_curvature(self, epoch: int) -> None:
