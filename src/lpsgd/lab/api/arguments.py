@@ -60,7 +60,7 @@ def read_training(
     if isinstance(own.model, str):
         values["model"] = own.model
     named = str(values.get("model", "")), str(values.get("dataset", ""))
-    problem, sent = _problem(own, values), True
+    problem, sent = read_problem(own, values), True
     if problem is None and any(map(is_import_path, named)):
         from lpsgd.lab.own.given import imported
 
@@ -89,7 +89,7 @@ def _plain_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("optimizer", "settings")}
 
 
-def _problem(own: Own, values: Mapping[str, Any]) -> Problem | None:
+def read_problem(own: Own, values: Mapping[str, Any]) -> Problem | None:
     """The objects as a problem; None if none was given."""
     given = {field.name: getattr(own, field.name) for field in fields(own)}
     given = {name: value for name, value in given.items() if value is not None}
