@@ -193,6 +193,48 @@ def _add_into_half(params: list[Tensor], t: list[Tensor], keep: float | Tensor) 
         param.copy_(update)
 
 
+def parts_in_cache(
+    params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
+) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor] | None]]:
+    """The lists in parts of about a block, for a rule that treats each element by itself.
+
+    On a CPU the temporary of a part stays in the cache through all operations on it, and its memory
+    is used again by the next part; a large one is given back to the system and zeroed anew at each
+    step, which costs more than the arithmetic.
+    """
+    if not (are_plain(params) and params[0].is_cpu) or torch.compiler.is_compiling():
+        yield params, grads, buffers
+        return
+    part: list[tuple[Tensor, ...]] = []
+    elements = 0
+    roles = (params, grads) if buffers is None else (params, grads, buffers)
+    for tensors in zip(*roles, strict=True):
+        for piece in _pieces(tensors):
+            if part and elements + piece[0].numel() > _BLOCK:
+                yield _as_lists(part)
+                part, elements = [], 0
+            part.append(piece)
+            elements += piece[0].numel()
+    yield _as_lists(part)
+
+
+def _pieces(tensors: tuple[Tensor, ...]) -> Iterable[tuple[Tensor, ...]]:
+    """Blocks of tensors that lie alike in memory; others whole."""
+    first = tensors[0]
+    alike = all(tensor.stride() == first.stride() for tensor in tensors)
+    if first.numel() <= _BLOCK or not alike or not is_dense(first):
+        return [tensors]
+    flat = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
+    return zip(*[torch.split(tensor, _BLOCK) for tensor in flat], strict=True)
+
+
+def _as_lists(
+    part: list[tuple[Tensor, ...]],
+) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+    params, grads, *buffers = (list(role) for role in zip(*part, strict=True))
+    return params, grads, buffers[0] if buffers else None
+
+
 def blocks(a: list[Tensor], b: list[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
     """Matching pieces of two lists: whole tensors, or blocks of large dense ones on a CPU."""
     for x, y in zip(a, b, strict=True):

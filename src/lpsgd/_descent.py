@@ -18,7 +18,7 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from lpsgd import fused as fused_kernel
 from lpsgd import geometry
-from lpsgd._bucket import Bucket, blocks, update_dtype
+from lpsgd._bucket import Bucket, blocks, parts_in_cache, update_dtype
 from lpsgd._dtensor import are_plain
 from lpsgd._eight_bits import decoded, encode_into
 from lpsgd._foreach import (
@@ -361,8 +361,11 @@ def _multi_tensor(
                 count=count,
             )
             continue
-        bucket.average(momentum)
-        bucket.move(p, visible(eps, bucket.dtype), normalize, step, keep)
+        parts = parts_in_cache(*some) if normalize is None else [some]
+        for part in parts:
+            bucket = Bucket(*part)
+            bucket.average(momentum)
+            bucket.move(p, visible(eps, bucket.dtype), normalize, step, keep)
 
 
 @functools.cache

@@ -116,8 +116,11 @@ def scalar(value: float | Tensor, params: Tensors, untouched: bool) -> float | T
     return value if untouched else as_number(value)
 
 
+_LOG2_E = 1.4426950408889634
+
+
 def pow_(t: Tensors, exponent: Exponent) -> None:
-    """t <- t^exponent for t >= 0; log and exp together cost far less than a CPU's pow"""
+    """t <- t^exponent for t >= 0; log and exp2 together cost far less than a CPU's pow or exp"""
     if not isinstance(exponent, Tensor) and exponent < -0.98:
         # the result may be a denormal number, which a CPU's exp does not give
         if exponent == -1:
@@ -125,6 +128,11 @@ def pow_(t: Tensors, exponent: Exponent) -> None:
         else:
             pow_(t, exponent / 2)
             torch._foreach_mul_(t, t)
+        return
+    if (t[0].is_cpu or torch.compiler.is_compiling()) and type(t[0]) in PLAIN:
+        # exp2 takes a fifth of exp's time; it has no foreach form, and log has none in Inductor
+        for x in t:
+            x.log_().mul_(exponent * _LOG2_E).exp2_()
         return
     torch._foreach_log_(t)
     torch._foreach_mul_(t, exponent)
