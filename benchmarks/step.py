@@ -323,13 +323,17 @@ def targets(rows: list[Row]) -> list[tuple[str, float, float]]:
             reached = best[label, name].seconds / best[label, other].seconds
             found.append((f"{name} / {other}, {label}", reached, bound))
 
-    add("ResNet-50", OURS, PEER, 1.10)
-    add("ResNet-50", OURS, "torch AdamW fused", 0.80)
+    for label in ("ResNet-50", "GPT-2 small"):
+        add(label, OURS, PEER, 1.05)
+        add(label, OURS, "torch AdamW fused", 0.75)
+        add(label, f"{OURS}, rms", PEER, 1.4)
+        add(label, f"{OURS}, dual", PEER, 1.4)
     for label in LISTS:
-        add(label, "LPSGDM foreach", "LPSGDM naive foreach", 0.60)
+        add(label, "LPSGDM foreach", "torch SGD foreach", 2.5)
+        add(label, "LPSGDM compiled", "LPSGDM foreach", 1.0)
     for row in rows:
-        if row.list == "scaling" and row.optimizer == OURS and row.parameters >= 10**6:
-            found.append((f"{OURS} / {PEER}, {row.parameters:.0e}", row.ratio, 1.15))
+        if row.list == "scaling" and row.optimizer == OURS:
+            found.append((f"{OURS} / {PEER}, {row.parameters:.0e}", row.ratio, 1.3))
     return found
 
 

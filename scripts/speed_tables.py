@@ -1,0 +1,138 @@
+"""Write the tables of docs/speed.md and of the README from one run of benchmarks/step.py.
+
+python scripts/speed_tables.py [--run FILE]
+
+Without --run the benchmark is run now, which takes minutes and wants a quiet machine; FILE is what
+`benchmarks/step.py --json` printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PEER, OURS = "torch SGD fused", "LPSGDM fused"
+NAMES = {
+    "copy": "copy (lower bound by memory bandwidth)",
+    OURS: "**LPSGDM fused**",
+    "LPSGDM fused, rms": 'LPSGDM fused, `normalize="rms"`',
+    "LPSGDM fused, dual": 'LPSGDM fused, `normalize="dual"`',
+    "LPSGD fused": "**LPSGD fused**",
+    "LPSGDM compiled": "LPSGDM compiled by Inductor",
+    "LPSGDM naive foreach": "LPSGDM written naively with foreach",
+}
+IN_README = (
+    OURS,
+    "LPSGDM fused, rms",
+    "LPSGD fused",
+    "torch AdamW fused",
+    "torch SGD foreach",
+    "Lion foreach",
+    "LPSGDM foreach",
+    "LPSGDM compiled",
+    "LPSGDM naive foreach",
+)
+Rows = list[dict[str, Any]]
+
+
+def table(head: list[str], body: list[list[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, rule, *body])
+
+
+def number(value: float) -> str:
+    """Three digits or two, as the size of the value asks."""
+    return f"{value:.2f}" if value < 3 else f"{value:.1f}" if value < 20 else f"{value:.0f}"
+
+
+def by_optimizer(rows: Rows) -> dict[str, dict[str, dict[str, Any]]]:
+    """optimizer -> list of parameters -> its row"""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row["list"] != "scaling":
+            found.setdefault(row["optimizer"], {})[row["list"]] = row
+    return found
+
+
+def page_table(rows: Rows) -> str:
+    found = by_optimizer(rows)
+    sizes = {label: row["parameters"] / 1e6 for label, row in found[PEER].items()}
+    head = ["", *[f"{label}, {size:.1f} M" for label, size in sizes.items()]]
+    body = [
+        [
+            NAMES.get(name, name),
+            *[f"{number(row['seconds'] * 1e3)} ({number(row['ratio'])})" for row in own.values()],
+        ]
+        for name, own in found.items()
+    ]
+    return table(head, body)
+
+
+def readme_table(rows: Rows) -> str:
+    found = by_optimizer(rows)
+    labels = [label for label in found[PEER] if "cache" not in label]
+    body = []
+    for name in (name for name in IN_README if name in found):
+        temporary = found[name][labels[0]]["temporary"]
+        memory = f"{temporary:.0f} bytes a parameter" if temporary >= 0.5 else "none"
+        ratios = [number(found[name][label]["ratio"]) for label in labels]
+        body.append([NAMES.get(name, name), *ratios, memory])
+    return table(["", *labels, "temporary memory"], body)
+
+
+def scaling_table(rows: Rows) -> str:
+    sizes: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row["list"] == "scaling":
+            own = sizes.setdefault(row["parameters"], {})
+            own[row["optimizer"]] = row["seconds"] * 1e9 / row["parameters"]
+    names = ["copy", PEER, OURS, "torch AdamW fused"]
+    body = [
+        [f"{size:.0e}".replace("e+0", "e"), *[f"{own[name]:.2f}" for name in names]]
+        + [number(own[OURS] / own[other]) for other in (PEER, "torch AdamW fused")]
+        for size, own in sizes.items()
+    ]
+    return table(["parameters", *names, "LPSGDM / SGD", "LPSGDM / AdamW"], body)
+
+
+def targets_table(targets: list[list[Any]]) -> str:
+    body = [[what, number(reached), f"{bound:g}"] for what, reached, bound in targets]
+    return table(["", "measured", "target"], body)
+
+
+def write(path: Path, name: str, text: str) -> None:
+    """Replace what stands between the marks of ``name``."""
+    begin, end = f"<!-- {name}: python scripts/speed_tables.py -->\n", f"<!-- end of {name} -->"
+    page = path.read_text(encoding="utf-8")
+    found = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    if len(found.findall(page)) != 1:
+        raise SystemExit(f"{path} has no place marked for {name}")
+    path.write_text(found.sub(lambda _: f"{begin}{text}{end}", page), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", type=Path, help="what benchmarks/step.py --json printed")
+    args = parser.parse_args()
+    if args.run:
+        text = args.run.read_text(encoding="utf-8")
+    else:
+        command = [sys.executable, str(ROOT / "benchmarks" / "step.py"), "--json"]
+        text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    run = json.loads(text)
+    machine = ", ".join(f"{key}: {value}" for key, value in run["about"].items() if key != "load")
+    page = ROOT / "docs" / "speed.md"
+    write(page, "step", f"Measured with {machine}.\n\n{page_table(run['rows'])}")
+    write(page, "scaling", scaling_table(run["rows"]))
+    write(page, "targets", targets_table(run["targets"]))
+    write(ROOT / "README.md", "step", readme_table(run["rows"]))
+
+
+if __name__ == "__main__":
+    main()
