@@ -239,7 +239,9 @@ class LpOptimizer(Optimizer):
         """
         if self.state or any(group.get("capturable") for group in self.param_groups):
             return False
-        if any(group.get("lr", 1) != 0 for group in self.param_groups):
+        rates = [group.get("lr", 1) for group in self.param_groups]
+        # its zero lies on the host; for one on a device the host would wait
+        if any((isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0 for lr in rates):
             return False
         params = [param for group in self.param_groups for param in group["params"]]
         grads = [param.grad for param in params if param.grad is not None]

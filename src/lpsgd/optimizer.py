@@ -24,7 +24,7 @@ from lpsgd import _checks as checks
 from lpsgd import geometry
 from lpsgd._base import COMMON_CHECKS, DEFAULT_P, Group, LpOptimizer
 from lpsgd._descent import coded_descent, demand_fused, lp_descent
-from lpsgd._dtensor import are_plain
+from lpsgd._dtensor import is_sharded
 from lpsgd._eight_bits import new_scales
 from lpsgd._foreach import (
     real,
@@ -263,7 +263,7 @@ class LPSGDM(LPSGD):
         """As everywhere, but in 8 bits a tensor of codes and one of the blocks' scales."""
         if group["state_dtype"] is not torch.int8:
             return super()._new_buffer(name, param, group)
-        if not are_plain([param]):
+        if is_sharded(param):
             raise TypeError(
                 f"state_dtype=torch.int8 takes plain tensors, and a parameter is a "
                 f"{type(param).__name__}; state_dtype=torch.bfloat16 takes it"
