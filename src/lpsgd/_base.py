@@ -33,7 +33,8 @@ from lpsgd.schedule import (
 
 Group: TypeAlias = dict[str, Any]
 
-# The p of a rule that is to be annealed. Known by being this very object, as no other 6.0 is.
+# The p that nobody gave: `p is DEFAULT_P` holds for this object and for no 6.0 of a user's, in a
+# group too, until a p or a schedule is set there. (A class of its own would show in state dicts.)
 DEFAULT_P = float("6")
 
 # What stays as constructed on load: how a step is run, and the schedule (see _settle_p).

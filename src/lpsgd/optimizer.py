@@ -190,8 +190,8 @@ class LPSGDM(LPSGD):
         fused: update everything in one pass without temporary memory: on a CPU by a kernel that
             is compiled when lpsgd is installed, on a GPU by Triton kernels, or by code that
             Inductor compiles where there is no triton (neither was measured on a GPU by us). None
-            chooses the kernel on a CPU where it can run, and never compiles; True raises where
-            fused cannot run.
+            chooses the kernel on a CPU where it can run; on a GPU it takes foreach, because it
+            never compiles: give True there. True raises where fused cannot run.
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
             value of p is then not validated during a step.
         differentiable: let autograd differentiate through the step.
