@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lpsgd.lab.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from lpsgd.lab.api.comparison_result import ComparisonResult
 
 
 def report(
@@ -44,28 +47,30 @@ def report(
 
     Example: `lpsgd report runs/digits --out digits.html`
     """
-    from lpsgd.lab.store.disk.files import writing
-    from lpsgd.lab.store.run_record import load_comparison
+    from lpsgd.lab.api.comparison_result import ComparisonResult
 
-    comparison = load_comparison(folder)
+    show(ComparisonResult.read(folder, reference), page=out, figure=figure, as_json=as_json)
 
+
+def show(
+    result: ComparisonResult, *, page: Path | None = None, figure: bool = False, as_json: bool
+) -> None:
+    """Print the tables of a comparison, or JSON, and write its page and figure."""
     from rich.console import Console
 
-    from lpsgd.lab.analysis.comparison import analyse
-    from lpsgd.lab.report.comparison_page import write_comparison_page
-    from lpsgd.lab.report.terminal import print_analysis
+    from lpsgd.lab.store.disk.files import writing
 
-    analysis = analyse(comparison, reference)
-    page = out or folder / "report.html"
+    analysis, folder = result.analysis, result.folder
+    page = page or folder / "report.html"
     console = Console(highlight=False)
     # the numbers first: a disk without room for the page must not cost them
     if as_json:
         print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
     else:
-        print_analysis(analysis, console)
+        result.show(console)
     written = []
     with writing(page.parent):
-        write_comparison_page(analysis, page)
+        result.write_page(page)
         if figure:
             from lpsgd.lab.report.figure import write_figure  # matplotlib takes a second
 

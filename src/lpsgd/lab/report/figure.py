@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
 
-from lpsgd.lab.analysis.comparison import Analysis
+from lpsgd.lab.analysis.comparison import LABORATORY_METRICS, Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.labels import fold
 from lpsgd.lab.report.document import Cell
@@ -29,18 +29,26 @@ _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 def write_figure(analysis: Analysis, stem: Path) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png``: training loss and test accuracy over epochs."""
+    return save_figure(comparison_figure(analysis), stem)
+
+
+def comparison_figure(analysis: Analysis) -> Figure:
+    """Training loss and the metric that decides over epochs, side by side."""
     groups = {result.label: result.runs for result in analysis.results}
-    return save_figure(curves_figure(groups), stem)
+    first = analysis.metrics[0]
+    if first in LABORATORY_METRICS:
+        return curves_figure(groups)
+    return curves_figure(groups, {"train_loss": "training loss", first.key: first.title})
 
 
-def curves_figure(groups: Groups) -> Figure:
-    """Training loss and test accuracy over epochs, side by side."""
+def curves_figure(groups: Groups, panels: Mapping[str, str] = _PANELS) -> Figure:
+    """The metrics of ``panels`` over epochs, side by side."""
     with canvas(TEXT, 2.8) as figure:
-        for place, (metric, title) in enumerate(_PANELS.items(), start=1):
-            axes = figure.add_subplot(1, len(_PANELS), place)
+        for place, (metric, title) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(1, len(panels), place)
             draw_curves(axes, groups, metric, series_styles(groups))
             axes.set_ylabel(title)
-            if metric == "train_nll":
+            if metric.startswith("train_"):
                 axes.set_yscale("log")
         legend_below(figure, axes)
     return figure

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, Metric, OptimizerResult
+from lpsgd.lab.analysis.comparison import Analysis, Metric, OptimizerResult
 from lpsgd.lab.analysis.stats import Summary
 from lpsgd.lab.analysis.verdict import leaders
 from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
@@ -24,9 +24,9 @@ _STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"
 def print_analysis(analysis: Analysis, console: Console) -> None:
     """Print the verdict, the results, the tests against the reference and the costs."""
     parts: list[Table | Text] = [Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold")]
-    parts += [_results(analysis, metric) for metric in COMPARED_METRICS]
+    parts += [_results(analysis, metric) for metric in analysis.metrics]
     if len(analysis.results) > 1:
-        parts += [_tests(analysis, metric) for metric in COMPARED_METRICS]
+        parts += [_tests(analysis, metric) for metric in analysis.metrics]
         parts.append(Text(method(analysis), style="dim"))
     parts.append(_costs(analysis))
     console.print()
@@ -39,7 +39,7 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
 
 def _results(analysis: Analysis, metric: Metric) -> Table:
     columns = ("mean", "sd", "95 % interval", "seeds", "best epoch*")
-    table = _table(f"Final {metric.title} ({metric.unit})", *columns)
+    table = _table(metric.with_unit(f"Final {metric.title}"), *columns)
     best_labels = leaders(metric, analysis.results)
     for result in analysis.results:
         final, best = result.final[metric.key], result.best[metric.key]
@@ -60,9 +60,8 @@ def _results(analysis: Analysis, metric: Metric) -> Table:
 
 def _tests(analysis: Analysis, metric: Metric) -> Table:
     columns = ("difference", "95 % interval", "p (Holm)", "detectable", "verdict")
-    table = _table(
-        f"{metric.heading} against {analysis.reference} ({metric.difference_unit})", *columns
-    )
+    against = f"{metric.heading} against {analysis.reference}"
+    table = _table(metric.with_unit(against, metric.difference_unit), *columns)
     for result in analysis.results:
         if metric.key not in result.versus:
             continue
