@@ -88,7 +88,7 @@ def from_git(place: Path) -> list[str]:
     """What pip is told in a clone, and for a git URL; nothing where this is no repository."""
     if not (ROOT / ".git").exists() or not shutil.which("git"):
         return []
-    run("git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), place / "clone")
+    run("git", "clone", "--quiet", ROOT.as_uri(), place / "clone")
     # with the name before it, older versions of pip take a URL of a host only
     return [str(place / "clone"), f"git+{(place / 'clone').as_uri()}"]
 
