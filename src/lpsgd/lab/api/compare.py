@@ -110,7 +110,7 @@ def compare(
     """
     from lpsgd.lab.labels import labels
     from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
-    from lpsgd.lab.recipe import read_recipe_file
+    from lpsgd.lab.recipe import read_recipe_file, refuse_imports
 
     own = Own(model, train, test, val, loss, metrics, step, collate)
     where, numbers, choice = read_folder(out), read_seeds(seeds), read_executor(executor, jobs)
@@ -118,7 +118,9 @@ def compare(
         paths = [Path(path) for path in recipes]
         files = recipe_files(paths)
         reference = _reference(reference, list(files))
-        first = read_recipe_file(next(iter(files.values())), option="--recipes")
+        path = next(iter(files.values()))
+        first = read_recipe_file(path, option="--recipes")
+        refuse_imports(first, f"--recipes {path}", allow_import=allow_import)
         training = read_training(own, recipe, numbers[0], beside=first)
         folder, tasks = plan_recipes(
             paths,

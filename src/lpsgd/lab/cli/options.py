@@ -113,7 +113,7 @@ def with_recipe_options(
         own = list(signature.parameters.values())[1:]
 
         def wrapper(**arguments: Any) -> Any:
-            _find_modules_here(arguments)
+            find_modules_here(arguments)
             given = {name: arguments.pop(name) for name in fields}
             for name in fields:
                 if arguments.pop(f"no_{name}", None):
@@ -143,7 +143,7 @@ def _place(parameter: inspect.Parameter) -> int:
     return _ORDER.index(panel) if panel in _ORDER else 0
 
 
-def _find_modules_here(arguments: dict[str, Any]) -> None:
+def find_modules_here(arguments: dict[str, Any]) -> None:
     """Let an import path that the user gives name a module in the current folder.
 
     Only then: libraries try to import packages that are not installed, and whatever bears such a

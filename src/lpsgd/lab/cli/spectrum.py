@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lpsgd.lab.cli.options import AsJson, Root, flag
+from lpsgd.lab.cli.options import AllowImport, AsJson, Root, find_modules_here, flag
 from lpsgd.lab.spectra.options import OPTIONS_HELP
 
 
@@ -42,6 +42,7 @@ def spectrum(
         Path | None, typer.Option(metavar="DIR", help="For the results. [default: RUN/spectrum]")
     ] = None,
     root: Root = None,
+    allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw and tabulate the spectrum of a run's Hessian.
@@ -54,6 +55,7 @@ def spectrum(
     """
     from lpsgd.lab import spectrum as measure
 
+    find_modules_here({"allow_import": allow_import})
     result = measure(
         source,
         layerwise=layerwise,
@@ -61,6 +63,7 @@ def spectrum(
         curvature=curvature,
         out=out,
         root=root,
+        allow_import=allow_import,
     )
     files = result.write()
     if as_json:

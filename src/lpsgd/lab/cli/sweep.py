@@ -206,5 +206,7 @@ def _show(outcome: Outcome, page: Path) -> None:
     print(f"\nThe page with the figures: {page}")
     if outcome.winners:
         winners = str(outcome.sweep.folder / "winners")
-        command = shlex.join(["lpsgd", "compare", "--recipes", winners, "--seeds", "5"])
+        consent = ["--allow-import"] if outcome.imports else []
+        words = ["lpsgd", "compare", "--recipes", winners, *consent, "--seeds", "5"]
+        command = shlex.join(words)
         print(f"Compare the winners on the test set, with fresh seeds:\n  {command}")
