@@ -14,6 +14,7 @@ from lpsgd.lab.cli.options import (
     RECORDS,
     AllowImport,
     AsJson,
+    Log,
     RecipeFile,
     Root,
     SaveSeconds,
@@ -76,6 +77,7 @@ def compare(
     root: Root = None,
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
+    log: Log = "",
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
     executor: ExecutorChoice,
@@ -91,6 +93,7 @@ def compare(
     from lpsgd.lab.defaults import doubts
     from lpsgd.lab.execution.run import run_tasks
     from lpsgd.lab.labels import labels
+    from lpsgd.lab.log import check_loggers, logger_names
     from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
     from lpsgd.lab.store.manifest import write_comparison
     from lpsgd.lab.training.options import RunOptions
@@ -114,8 +117,10 @@ def compare(
         folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
         if note := doubts(task.recipe for task in tasks):
             print(f"lpsgd: {note}", file=sys.stderr)
+    loggers = logger_names(log, tensorboard=tensorboard)
+    check_loggers(loggers)
     write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
-    options = RunOptions(root, workers, save_seconds, tensorboard)
+    options = RunOptions(root, workers, save_seconds, loggers)
     failures = run_tasks(tasks, executor, options)
     problems = []
     if failures:

@@ -83,7 +83,16 @@ SaveSeconds = Annotated[
         show_default=False,
     ),
 ]
-TensorBoard = Annotated[bool, flag("--tensorboard", "Also write TensorBoard's files.", RECORDS)]
+Log = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="Also log to these: tensorboard, mlflow, wandb.",
+        rich_help_panel=RECORDS,
+        show_default=False,
+    ),
+]
+TensorBoard = Annotated[bool, flag("--tensorboard", "The same as --log tensorboard.", hidden=True)]
 AllowImport = Annotated[
     bool, flag("--allow-import", "Let files name import paths, which run code.", NETWORK)
 ]
