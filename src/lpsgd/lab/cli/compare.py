@@ -14,6 +14,10 @@ from lpsgd.lab.cli.options import (
     RECORDS,
     AllowImport,
     AsJson,
+    Csv,
+    Figure,
+    FigureWidth,
+    Latex,
     Log,
     RecipeFile,
     Root,
@@ -27,6 +31,7 @@ from lpsgd.lab.cli.options import (
 from lpsgd.lab.cli.report import report
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.report.widths import figure_width as read_width
 
 DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
 
@@ -79,6 +84,10 @@ def compare(
     save_seconds: SaveSeconds = 60.0,
     log: Log = "",
     tensorboard: TensorBoard = False,
+    latex: Latex = False,
+    csv: Csv = False,
+    figure: Figure = False,
+    figure_width: FigureWidth = None,
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
@@ -117,6 +126,7 @@ def compare(
         folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
         if note := doubts(task.recipe for task in tasks):
             print(f"lpsgd: {note}", file=sys.stderr)
+    read_width(figure_width)  # a mistake is told before training
     loggers = logger_names(log, tensorboard=tensorboard)
     check_loggers(loggers)
     write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
@@ -126,7 +136,14 @@ def compare(
     if failures:
         problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
     try:
-        report(folder, as_json=as_json)
+        report(
+            folder,
+            latex=latex,
+            csv=csv,
+            figure=figure,
+            figure_width=figure_width,
+            as_json=as_json,
+        )
     except LabError as error:
         problems.append(str(error))
     if problems:

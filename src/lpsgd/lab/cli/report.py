@@ -8,7 +8,11 @@ from typing import Annotated
 
 import typer
 
-from lpsgd.lab.cli.options import AsJson
+from lpsgd.lab.cli.options import AsJson, Csv, Figure, FigureWidth, Latex
+from lpsgd.lab.report.widths import TEXT
+from lpsgd.lab.report.widths import figure_width as read_width
+
+_NAMES = {".html": "Page", ".tex": "Table", ".csv": "Table"}
 
 
 def report(
@@ -32,9 +36,10 @@ def report(
             help="The optimizer that the others are tested against; the comparison's if not given."
         ),
     ] = None,
-    figure: Annotated[
-        bool, typer.Option("--figure", help="Also draw the curves: DIR/curves.svg and .png.")
-    ] = False,
+    latex: Latex = False,
+    csv: Csv = False,
+    figure: Figure = False,
+    figure_width: FigureWidth = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyse the runs in DIR: print the table and write one self-contained HTML page.
@@ -42,11 +47,12 @@ def report(
     The page works offline: results with intervals and paired tests, learning curves with bands over
     seeds, p and learning rate over time, settings and environment of every run.
 
-    Example: `lpsgd report runs/digits --out digits.html`
+    Example: `lpsgd report runs/digits --latex --figure-width icml`
     """
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.store.run_record import load_comparison
 
+    width = read_width(figure_width)
     comparison = load_comparison(folder)
 
     from rich.console import Console
@@ -66,10 +72,19 @@ def report(
     written = []
     with writing(page.parent):
         write_comparison_page(analysis, page)
-        if figure:
+        if latex or csv:
+            from lpsgd.lab.report.document import write_tables
+            from lpsgd.lab.report.source import comparison_source
+            from lpsgd.lab.report.tables import comparison_tables
+
+            tables, source = comparison_tables(analysis), comparison_source(analysis)
+            written += write_tables(tables, folder / "tables", csv=csv, latex=latex, source=source)
+        if figure or width is not None:
             from lpsgd.lab.report.figure import write_figure  # matplotlib takes a second
 
-            written = write_figure(analysis, folder / "curves")
+            written += write_figure(analysis, folder / "curves", width or TEXT)
     if not as_json:
-        for name, path in [("Page", page), *[("Figure", path) for path in written]]:
-            console.print(f"{name}: {path}", markup=False, soft_wrap=True)
+        for path in [page, *written]:
+            console.print(
+                f"{_NAMES.get(path.suffix, 'Figure')}: {path}", markup=False, soft_wrap=True
+            )

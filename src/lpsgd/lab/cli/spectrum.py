@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lpsgd.lab.cli.options import AsJson, Root, flag
+from lpsgd.lab.cli.options import AsJson, Latex, Root, flag
 from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def spectrum(
         Path | None, typer.Option(metavar="DIR", help="For the results. [default: RUN/spectrum]")
     ] = None,
     root: Root = None,
+    latex: Latex = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw and tabulate the spectrum of a run's Hessian.
@@ -90,15 +91,22 @@ def spectrum(
         raise UserError(f"--checkpoints none: {recorded} has no layers to draw with --layerwise")
     else:
         last = max(records)
-    _write([records[epoch] for epoch in sorted(records)], records[last], out, as_json)
+    found = [records[epoch] for epoch in sorted(records)]
+    _write(found, records[last], out, latex=latex, as_json=as_json)
 
 
 def _write(
-    records: list[CurvatureRecord], subject: CurvatureRecord, out: Path, as_json: bool
+    records: list[CurvatureRecord],
+    subject: CurvatureRecord,
+    out: Path,
+    *,
+    latex: bool,
+    as_json: bool,
 ) -> None:
     """Write the tables of all records, and the figures, of ``subject`` where only one is drawn."""
     import json
 
+    from lpsgd.lab.report.source import this_command
     from lpsgd.lab.spectra import figures
     from lpsgd.lab.spectra.measure import summary_line
     from lpsgd.lab.spectra.tables import statistics_rows, write_tables
@@ -110,10 +118,11 @@ def _write(
     with_layers = [record for record in [*records, subject] if record["layers"]]
     if with_layers:
         drawn["layers"] = figures.layers_figure(with_layers[-1])
+    source = this_command()
     with writing(out):
-        files = write_tables(records, out)
+        files = write_tables(records, out, latex=latex, source=source)
         for name, figure in drawn.items():
-            files += figures.save_figure(figure, out / name)
+            files += figures.save_figure(figure, out / name, source=source)
     if as_json:
         rows = list(statistics_rows(records))
         print(json.dumps({"rows": rows, "files": [str(path) for path in files]}, indent=2))

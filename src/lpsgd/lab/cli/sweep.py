@@ -15,6 +15,7 @@ from lpsgd.lab.cli.options import (
     SEARCH,
     AllowImport,
     AsJson,
+    Latex,
     RecipeFile,
     Root,
     SaveSeconds,
@@ -140,6 +141,7 @@ def sweep(
     root: Root = None,
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
+    latex: Latex = False,
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
@@ -193,7 +195,7 @@ def sweep(
     outcome = conclude(plan, run_search(plan, url, executor, options, command=command))
     with writing(plan.folder):
         write_winners(outcome, command)
-        page = write_report(outcome, command)
+        page = write_report(outcome, command, latex=latex)
     if as_json:
         print(json.dumps(outcome.to_json(), indent=2))
     else:

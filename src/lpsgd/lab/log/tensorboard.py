@@ -24,19 +24,19 @@ class TensorBoardLogger:
         """Add an event file to those of earlier sessions."""
         folder = run.folder / "tensorboard"
         there = _epochs(folder)
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder))
         return there
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
         """Write the scalars, and to disk: the writer would wait two minutes."""
         for name, value in values.items():
             if name != "step":
-                self._writer.add_scalar(name, value, epoch)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
 
     def finish(self, state: str) -> None:
         """Close the event file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 def _epochs(folder: Path) -> set[int]:

@@ -12,7 +12,15 @@ from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.labels import fold
 from lpsgd.lab.report.document import Cell
-from lpsgd.lab.report.style import TEXT, canvas, legend_below, literal, save_figure, series_styles
+from lpsgd.lab.report.source import comparison_source
+from lpsgd.lab.report.style import (
+    canvas,
+    legend_below,
+    literal,
+    save_figure,
+    series_styles,
+)
+from lpsgd.lab.report.widths import TEXT
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -24,24 +32,38 @@ Groups = Mapping[str, Sequence[RunRecord]]
 
 CURVE_COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
 _LEGEND_WIDTH = 28  # characters
+_TWO_PANELS = 4.5  # inches from which two panels are readable side by side
 _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 
-def write_figure(analysis: Analysis, stem: Path) -> list[Path]:
-    """Write ``stem.svg`` and ``stem.png``: training loss and test accuracy over epochs."""
-    groups = {result.label: result.runs for result in analysis.results}
-    return save_figure(curves_figure(groups), stem)
+def write_figure(analysis: Analysis, stem: Path, width: float = TEXT) -> list[Path]:
+    """Write ``stem`` as SVG, PNG and PDF: training loss and test accuracy over epochs."""
+    return save_figure(
+        comparison_figure(analysis, width),
+        stem,
+        formats=("svg", "png", "pdf"),
+        source=comparison_source(analysis),
+    )
 
 
-def curves_figure(groups: Groups) -> Figure:
-    """Training loss and test accuracy over epochs, side by side."""
-    with canvas(TEXT, 2.8) as figure:
+def comparison_figure(analysis: Analysis, width: float = TEXT) -> Figure:
+    """The learning curves of a comparison, ``width`` inches wide."""
+    return curves_figure({result.label: result.runs for result in analysis.results}, width)
+
+
+def curves_figure(groups: Groups, width: float = TEXT) -> Figure:
+    """Training loss and test accuracy over epochs, side by side if there is room."""
+    across = len(_PANELS) if width >= _TWO_PANELS else 1
+    down = len(_PANELS) // across
+    with canvas(width, 2.8 if down == 1 else 2.1 * down) as figure:
         for place, (metric, title) in enumerate(_PANELS.items(), start=1):
-            axes = figure.add_subplot(1, len(_PANELS), place)
+            axes = figure.add_subplot(down, across, place)
             draw_curves(axes, groups, metric, series_styles(groups))
             axes.set_ylabel(title)
             if metric == "train_nll":
                 axes.set_yscale("log")
+            if place <= len(_PANELS) - across:
+                axes.set_xlabel("")  # the panel below has the same axis
         legend_below(figure, axes)
     return figure
 

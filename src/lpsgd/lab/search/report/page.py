@@ -15,6 +15,7 @@ from lpsgd.lab.report.document import (
     write_document,
     write_document_page,
 )
+from lpsgd.lab.report.source import Source
 from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
 from lpsgd.lab.search.report.figures import all_figures, searched_names
 from lpsgd.lab.store.disk.files import write_text
@@ -36,12 +37,12 @@ _SAMPLERS = {
 }
 
 
-def write_report(outcome: Outcome, command: str) -> Path:
+def write_report(outcome: Outcome, command: str, *, latex: bool = False) -> Path:
     """Write ``outcome.json``, ``report/`` and ``index.html``; return the page."""
     folder = outcome.sweep.folder
     document = make_document(outcome, command)
     write_json(folder / "outcome.json", outcome.to_json())
-    write_document(document, folder / _NAME)
+    write_document(document, folder / _NAME, latex=latex, source=Source(command))
     recipe = outcome.sweep.recipe_of_all()
     subtitle = f"{recipe.dataset}, {recipe.model}, {recipe.epochs} epochs; chosen on validation"
     title = "Search of the optimizers' settings"
