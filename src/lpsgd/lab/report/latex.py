@@ -44,7 +44,7 @@ def to_latex(table: Table, source: Source | None = None) -> str:
     head = " & ".join(escape(name) for name in table.columns)
     body = [" & ".join(_cell(cell_text(cell)) for cell in row) for row in table.rows]
     caption = f"{_inline(table.caption)}." if table.caption else ""
-    note = f" {_inline(table.note)}." if table.note else ""
+    note = f" {_inline(table.note[0].upper() + table.note[1:])}." if table.note else ""
     lines = [
         *(f"% {line}" for line in (source or Source()).lines()),
         r"% needs \usepackage{booktabs}",
