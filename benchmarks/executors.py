@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lpsgd.lab.events import AssignedEvent, RunEvent
-from lpsgd.lab.execution.executor import ExecutorChoice, TaskListener, make_executor
+from lpsgd.lab.execution.executor import ExecutorChoice, TaskListener, making_executor
 from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.store.run_record import load_run
 from lpsgd.lab.training.loop import train
@@ -103,8 +103,8 @@ def measure(name: str, runs: int) -> Watch:
         else:
             lanes = {"jobs": 1} if name == "local" else {"cpus_per_run": os.cpu_count()}
             choice = ExecutorChoice(name, **lanes)  # type: ignore[arg-type]
-            executor = make_executor(choice, tasks, RunOptions())
-            executor.run(tasks, watch.listen, threading.Event())
+            with making_executor(choice, tasks, RunOptions()) as executor:
+                executor.run(tasks, watch.listen, threading.Event())
         check_once(watch, tasks)
         return watch
 

@@ -129,7 +129,7 @@ def epoch(rounds: int = 16) -> float:
     def ours() -> None:
         last = len(ready) - 1
         for number, (images, labels) in enumerate(trainer.data.train.epoch(0)):
-            trainer.train_step(images, labels, measure=number == last)
+            trainer.train_step((images, labels), measure=number == last)
         trainer.settle()
         trainer.start_epoch()
 
@@ -153,8 +153,8 @@ def step(rounds: int = 32) -> float:
     ours, theirs = make_trainer("lpsgdm:lr=1e-3,p_schedule=constant"), make_trainer("sgd:lr=0.01")
     images, labels = next(iter(theirs.data.train.epoch(0)))
     our_time, their_time, ratio = paired(
-        lambda: ours.train_step(images, labels),
-        lambda: theirs.train_step(images, labels),
+        lambda: ours.train_step((images, labels)),
+        lambda: theirs.train_step((images, labels)),
         rounds=rounds,
     )
     print(

@@ -12,6 +12,7 @@ import pytest
 
 from lpsgd.lab import models
 from lpsgd.lab.cli import app as cli
+from lpsgd.lab.cli.options import read_values
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, to_json
@@ -89,13 +90,17 @@ def test_a_file_that_is_not_toml(tmp_path: Path, text: str | bytes) -> None:
         read_recipe_file(tmp_path / "absent.toml")
 
 
-def test_import_paths_in_files_need_consent() -> None:
-    values = {"optimizer": "torch.optim:SGD", "settings": {"lr": 0.1}}
-    with pytest.raises(UserError, match="--allow-import"):
-        resolve(values, allow_import=False)
-    assert resolve(values, allow_import=True).optimizer == "torch.optim:SGD"
-    # on the command line the user typed it
-    assert resolve({}, "torch.optim:SGD:lr=0.1", allow_import=False).settings == {"lr": 0.1}
+def test_import_paths_in_files_need_consent(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    for name in ("optimizer", "model", "dataset"):
+        path.write_text(f'{name} = "package.module:Name"\n')
+        with pytest.raises(UserError, match=f"{name}='package.module:Name' .* --allow-import"):
+            read_values(path, {}, allow_import=False)
+        assert read_values(path, {}, allow_import=True) == {name: "package.module:Name"}
+    # on the command line the user typed what is used instead
+    read_values(path, {"dataset": "digits"}, allow_import=False)
+    path.write_text('optimizer = "package.module:Name"\n')
+    read_values(path, {}, allow_import=False, optimizer="torch.optim:SGD")
 
 
 def test_the_optimizer_of_the_command_line_replaces_that_of_the_file() -> None:

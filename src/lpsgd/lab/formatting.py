@@ -33,6 +33,17 @@ def fixed(value: float | None, digits: int, *, signed: bool = False) -> str:
     return text.lstrip("+-") if text.strip("+-0.") == "" else text
 
 
+def short(value: float | None) -> str:
+    """``value`` with four digits that count, for numbers of which nothing else is known.
+
+    >>> short(0.123456), short(93.1), short(12345.6), short(0.0)
+    ('0.1235', '93.1', '12346', '0')
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
 def best_marks(
     values: Iterable[float | None], digits: int, *, higher_is_better: bool
 ) -> list[bool]:

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.data.catalogue import check_options as check_data
 from lpsgd.lab.defaults import default_settings
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.labels import file_safe, labels
 from lpsgd.lab.models import check_name as check_model
-from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, read_search_note
+from lpsgd.lab.recipe import (
+    OWN_DATA,
+    Recipe,
+    make_recipe,
+    read_recipe_file,
+    read_search_note,
+    refuse_imports,
+)
 from lpsgd.lab.store.disk.jsonio import encode
-from lpsgd.lab.store.manifest import run_place
-from lpsgd.lab.store.run_folder import check_folder, final_checkpoint
+from lpsgd.lab.store.manifest import read_comparison, run_place
+from lpsgd.lab.store.run_folder import check_folder, final_checkpoint, read_recipe
 from lpsgd.peers import factory, grammar, registry
+
+if TYPE_CHECKING:
+    from lpsgd.lab.own.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -35,25 +45,25 @@ def resolve(
     optimizer: str | None = None,
     *,
     source: str = "recipe",
-    allow_import: bool = True,
 ) -> Recipe:
     """Return the complete recipe: the optimizer's text is read and its settings are filled in.
 
     ``optimizer`` as given on the command line replaces that of ``values``, settings included.
-    Import paths within ``values``, which may come from a file, need ``allow_import``.
     """
     values = dict(values)
     try:
         if optimizer is not None:
             values["optimizer"], values["settings"] = grammar.parse(optimizer)
-        elif not allow_import and grammar.is_import_path(name := str(values.get("optimizer", ""))):
-            raise UserError(
-                f"{source}: optimizer={name!r} would import and run code of that package; "
-                "give --allow-import if you trust this file"
-            )
         recipe = make_recipe(values, source=source)
-        check_data(recipe.dataset, recipe.data)
-        check_model(recipe.model)
+        if recipe.problem is None and recipe.dataset == OWN_DATA:
+            raise UserError(
+                f"{source}: dataset={OWN_DATA!r} was given as Python objects: call lpsgd.lab's "
+                "functions with them again"
+            )
+        if recipe.problem is None or not recipe.problem.metrics:
+            check_data(recipe.dataset, recipe.data)
+        if recipe.problem is None:
+            check_model(recipe.model)
         spec = registry.get(recipe.optimizer)
         found = default_settings(recipe.dataset, recipe.model, recipe.optimizer)
         settings = registry.complete_settings(recipe.optimizer, {**found, **recipe.settings})
@@ -75,13 +85,16 @@ def plan_comparison(
     seeds: Iterable[int],
     out: Path | None,
     *,
-    source: str = "recipe",
+    problem: Problem | None = None,
 ) -> tuple[Path, list[Task]]:
-    """Return the folder and the runs of a comparison, ordered so that early results are paired."""
+    """Return the folder and the runs of a comparison, ordered so that early results are paired.
+
+    Of a ``problem`` of the user's own, each optimizer is made once for its model.
+    """
     names = labels(optimizers)
     specs = [grammar.split_name(text)[1] for text in optimizers]
-    recipes = [resolve(values, spec, source=source) for spec in specs]
-    return _plan(dict(zip(names, recipes, strict=True)), seeds, out)
+    recipes = [resolve(values, spec) for spec in specs]
+    return _plan(dict(zip(names, recipes, strict=True)), seeds, out, problem=problem)
 
 
 def plan_recipes(
@@ -91,6 +104,7 @@ def plan_recipes(
     out: Path | None,
     *,
     allow_import: bool = False,
+    problem: Problem | None = None,
 ) -> tuple[Path, list[Task]]:
     """Return the folder and the runs of a comparison of recipe files, labelled by their names.
 
@@ -101,9 +115,9 @@ def plan_recipes(
     notes: dict[str, str] = {}
     for label, path in recipe_files(paths).items():
         notes[label] = read_search_note(path, option="--recipes")
-        values = {**read_recipe_file(path, option="--recipes"), **given}
-        source = f"--recipes {path}"
-        recipes[label] = resolve(values, source=source, allow_import=allow_import)
+        found, source = read_recipe_file(path, option="--recipes"), f"--recipes {path}"
+        refuse_imports(found, source, allow_import=allow_import)
+        recipes[label] = resolve({**found, **given}, source=source)
     first_label, first = next(iter(recipes.items()))
     for label, recipe in recipes.items():
         for name, value in encode(recipe.model_dump()).items():
@@ -114,7 +128,7 @@ def plan_recipes(
                     f"in {label}; compare what differs in the optimizer alone, or give "
                     f"--{name.replace('_', '-')} for all"
                 )
-    return _plan(recipes, seeds, out, notes)
+    return _plan(recipes, seeds, out, notes, problem)
 
 
 _OWN = ("optimizer", "settings", "seed", "closure", "create_graph")  # what competitors differ in
@@ -146,10 +160,12 @@ def _plan(
     seeds: Iterable[int],
     out: Path | None,
     notes: Mapping[str, str] | None = None,
+    problem: Problem | None = None,
 ) -> tuple[Path, list[Task]]:
     try:
         for recipe in recipes.values():
-            factory.try_out(recipe.optimizer, recipe.settings)
+            model = None if problem is None else problem.make_model()
+            factory.try_out(recipe.optimizer, recipe.settings, model)
     except ValueError as error:
         raise UserError(str(error)) from error
     first = next(iter(recipes.values()))
@@ -164,9 +180,20 @@ def _plan(
         for seed in seeds
         for name, recipe in recipes.items()
     ]
+    _check_comparison(folder, first)
     for task in tasks:
         check_folder(task.folder, task.recipe)
     return folder, tasks
+
+
+def _check_comparison(folder: Path, recipe: Recipe) -> None:
+    """Refuse a folder that holds a comparison of something else, with whatever optimizers."""
+    manifest = read_comparison(folder)
+    for run in () if manifest is None else manifest.planned():
+        if (folder / run.folder / "config.json").exists():
+            own = {name: getattr(read_recipe(folder / run.folder), name) for name in _OWN}
+            check_folder(folder / run.folder, recipe.with_changes(**own))
+            return
 
 
 def default_folder(recipe: Recipe) -> Path:

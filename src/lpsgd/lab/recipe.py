@@ -18,9 +18,25 @@ from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.store.disk.jsonio import encode, explain
 from lpsgd.lab.store.disk.tomlio import read_toml
+from lpsgd.peers.grammar import is_import_path
 
 SEARCH_NOTE = "search_note"
 """Beside the recipe's own keys in a file: what a verdict on these settings has to mention."""
+
+
+OWN_DATA = "own"
+"""The name of a data set that was given as Python objects."""
+
+
+class ProblemNote(BaseModel):
+    """What a recipe says of a model or data that the user gave as Python objects."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metrics: dict[str, Literal["max", "min"]] = {}
+    """Which values are good; the first one decides. Empty for one of the laboratory's data sets."""
+    digest: str
+    """Of the first weights and batches: another problem has another one."""
 
 
 class Recipe(BaseModel):
@@ -50,6 +66,7 @@ class Recipe(BaseModel):
         None, gt=0, le=2**20, description="Channels of the first layer; default 64."
     )
     start: str | None = Field(None, description="Run or checkpoint whose weights to start from.")
+    problem: ProblemNote | None = Field(None, description="Of a model or data of one's own.")
 
     optimizer: str = Field("lpsgdm", description="Name in `lpsgd optimizers`, or an import path.")
     settings: dict[str, Any] = Field(
@@ -114,8 +131,9 @@ class Recipe(BaseModel):
 def to_json(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe as values of strict JSON; `make_recipe` takes them back."""
     values: dict[str, Any] = encode(recipe.model_dump())
-    if recipe.start is None:  # younger than folders that were written without it
-        del values["start"]
+    for name in ("start", "problem"):  # younger than folders that were written without them
+        if values[name] is None:
+            del values[name]
     return values
 
 
@@ -135,6 +153,16 @@ def read_recipe_file(path: Path, *, option: str = "--recipe") -> dict[str, Any]:
     values = read_toml(path, f"{option} {path}")
     values.pop(SEARCH_NOTE, None)
     return values
+
+
+def refuse_imports(values: Mapping[str, Any], source: str, *, allow_import: bool) -> None:
+    """Raise UserError for an import path in a file unless its user has said to trust it."""
+    for name in ("optimizer", "model", "dataset"):
+        if not allow_import and is_import_path(value := str(values.get(name, ""))):
+            raise UserError(
+                f"{source}: {name}={value!r} would import and run code of that package; "
+                "give --allow-import if you trust this file"
+            )
 
 
 def read_search_note(path: Path, *, option: str = "--recipe") -> str:

@@ -99,14 +99,17 @@ def make_p(p: float, schedule: str, horizon: Horizon) -> Any:
     raise ValueError(unknown_name("p_schedule", str(schedule), P_SCHEDULES))
 
 
-def try_out(name: str, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError now for settings that `build` would reject later.
+def try_out(name: str, settings: Mapping[str, Any], model: nn.Module | None = None) -> None:
+    """Raise ValueError now for settings that `build` would reject later for ``model``.
 
-    A factory by import path may need the real model, so only its names are checked.
+    Without a model, a small one serves. A factory by import path may need the real one, so that
+    only its names are checked.
     """
     registry.check_settings(name, settings)
-    if is_import_path(name) and not inspect.isclass(load(name)):
-        return
-    from torch import nn
+    if model is None:
+        if is_import_path(name) and not inspect.isclass(load(name)):
+            return
+        from torch import nn
 
-    build(name, nn.Linear(2, 2), settings, total_steps=2, steps_per_epoch=1, total_epochs=2)
+        model = nn.Linear(2, 2)
+    build(name, model, settings, total_steps=2, steps_per_epoch=1, total_epochs=2)

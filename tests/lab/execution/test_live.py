@@ -116,7 +116,7 @@ def test_one_row_for_each_optimizer_when_there_are_many() -> None:
         display.listen(runs[4], ErrorEvent(text="no disk"))
         assert shown_rows(display) == [
             "optimizer ended queued now",
-            "sgd 2/10 5 seed 0: epoch 1/2 (91.5 %), seed 3: epoch 0/2, seed 4: epoch 0/2, "
+            "sgd 2/10 5 seed 0: epoch 1/2 (91.50 %), seed 3: epoch 0/2, seed 4: epoch 0/2, "
             "and 1 more",
             "adamw 0/10 5 seed 0: epoch 0/2, seed 1: epoch 0/2, seed 2: epoch 0/2, and 2 more",
             "20 runs: 1 done, 1 failed, 8 running, 10 queued",

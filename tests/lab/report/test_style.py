@@ -228,7 +228,7 @@ def test_series_differ_for_the_colour_blind(vision: str) -> None:
 
 @pytest.mark.parametrize("width", [*WIDTHS.values(), 2.0])
 def test_a_figure_has_the_width_of_the_template(width: float, groups: Any) -> None:
-    drawn = curves.curves_figure(groups, width)
+    drawn = curves.curves_figure(groups, width=width)
     drawn.draw_without_rendering()
     assert drawn.get_figwidth() == width
     for axes in drawn.axes:

@@ -38,7 +38,9 @@ def accuracy(task: Task, epoch: int) -> float:
     return 95 - 9 * distance**2 - others - 20 / epoch + settings.get("p", 2) / 10 + seed / 1e5
 
 
-def run_tasks(tasks: Sequence[Task], choice: Any, options: RunOptions) -> list[str]:
+def run_tasks(
+    tasks: Sequence[Task], choice: Any, options: RunOptions, problem: Any = None
+) -> list[str]:
     """What `lpsgd.lab.execution.run` does, without training."""
     for task in tasks:
         _fake(task, options)

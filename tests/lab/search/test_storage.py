@@ -118,7 +118,7 @@ def test_what_others_may_share_is_claimed_only_when_it_can_be_started(
 
     begun: list[int] = []
 
-    def run_tasks(tasks: Any, choice: Any, options: Any) -> list[str]:
+    def run_tasks(tasks: Any, choice: Any, options: Any, problem: Any) -> list[str]:
         begun.append(len(tasks))
         return fake_training.run_tasks(tasks, choice, options)
 
@@ -287,7 +287,7 @@ def test_a_server_that_goes_away_is_an_error_without_a_traceback(
 
     url = postgres.make_database("gone")
 
-    def close_connections(tasks: Any, choice: Any, options: Any) -> list[str]:
+    def close_connections(tasks: Any, choice: Any, options: Any, problem: Any) -> list[str]:
         fake_training.run_tasks(tasks, choice, options)
         with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
             connection.execute(

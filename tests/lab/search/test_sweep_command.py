@@ -233,7 +233,7 @@ def test_a_failed_trial_ends_the_sweep_and_is_tried_again(
 ) -> None:
     from . import fake_training
 
-    def fail_once(tasks: Any, choice: Any, options: Any) -> list[str]:
+    def fail_once(tasks: Any, choice: Any, options: Any, problem: Any) -> list[str]:
         fake_training.run_tasks(tasks[:2], choice, options)
         return ["sgd trial 1: the disk is full"]
 
@@ -266,7 +266,9 @@ def test_a_run_without_a_score_is_an_error_and_not_a_loop(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", lambda tasks, choice, options: [])
+    monkeypatch.setattr(
+        "lpsgd.lab.search.run.run_tasks", lambda tasks, choice, options, problem: []
+    )
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "sgd trial 0: no score after epoch 9" in capsys.readouterr().err
 
@@ -305,7 +307,7 @@ def test_status_of_a_sweep(
     out = tmp_path / "out"
     seen: list[Counter[str]] = []
 
-    def look(tasks: Any, choice: Any, options: Any) -> list[str]:
+    def look(tasks: Any, choice: Any, options: Any, problem: Any) -> list[str]:
         seen.append(states(out))
         return fake_training.run_tasks(tasks, choice, options)
 

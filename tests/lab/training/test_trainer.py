@@ -73,8 +73,8 @@ def test_a_seed_gives_every_optimizer_the_same_start_and_batches(optimizer: str)
 def test_parts_of_a_batch_add_up_to_its_gradient() -> None:
     whole, parts = make(), make(accumulate=3)  # 32 images in parts of 11, 11 and 10
     for images, labels in batches(whole):
-        whole.train_step(images, labels)
-        parts.train_step(images, labels)
+        whole.train_step((images, labels))
+        parts.train_step((images, labels))
     for a, b in zip(whole.parameters, parts.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     assert parts.sums.nll.item() == pytest.approx(whole.sums.nll.item(), rel=1e-5)
@@ -86,8 +86,8 @@ def test_text_is_split_between_inputs() -> None:
     whole = Trainer(recipe, load(recipe), CPU)
     parts = Trainer(recipe.with_changes(accumulate=4), load(recipe), CPU)
     inputs, targets = next(iter(whole.data.train.epoch(0)))
-    whole.train_step(inputs, targets)
-    parts.train_step(inputs, targets)
+    whole.train_step((inputs, targets))
+    parts.train_step((inputs, targets))
     for a, b in zip(whole.parameters, parts.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
@@ -96,7 +96,7 @@ def test_clipping_limits_the_step_and_reports_the_norm_before() -> None:
     trainer = make("sgd:lr=1.0,momentum=0.0,weight_decay=0.0", clip_norm=1e-3, warmup_epochs=0)
     images, labels = batches(trainer)[0]
     before = [p.detach().clone() for p in trainer.parameters]
-    trainer.train_step(images, labels)
+    trainer.train_step((images, labels))
     moved = torch.cat([(p - q).flatten() for p, q in zip(trainer.parameters, before, strict=True)])
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
     assert trainer.sums.grad_norm.item() > 0.01
@@ -115,7 +115,7 @@ def test_gradients_that_an_optimizer_asks_for_are_clipped_too(optimizer: str) ->
     recipe = small_recipe(optimizer, closure=True, clip_norm=limit, **fixed)
     trainer = Trainer(recipe, load(recipe), CPU)
     before = [p.detach().clone() for p in trainer.parameters]
-    trainer.train_step(*batches(trainer)[0])
+    trainer.train_step(batches(trainer)[0])
     moved = [p.detach() - old for p, old in zip(trainer.parameters, before, strict=True)]
     # at lr 1 SGD moves by the gradient, LBFGS's first step by min(1, 1/||g||_1) of it
     assert 0 < float(torch.nn.utils.get_total_norm(moved)) <= limit * 1.01
@@ -127,7 +127,7 @@ def test_measurements_of_the_step() -> None:
     model = copy.deepcopy(trainer.model)
     cross_entropy(model(images), labels).backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    trainer.train_step(images, labels, measure=True)
+    trainer.train_step((images, labels), measure=True)
     assert trainer.sums.grad_norm.item() == pytest.approx(gradient.norm().item(), rel=1e-5)
     rms = gradient.square().mean().sqrt().item()
     assert trainer.sums.update_rms == pytest.approx(0.1 * rms, rel=1e-3)
@@ -143,7 +143,7 @@ def test_label_smoothing_trains_but_is_not_reported() -> None:
     logits = model(images)
     expected = cross_entropy(logits, labels, reduction="sum").item()
     cross_entropy(logits, labels, label_smoothing=0.2).backward()
-    trainer.train_step(images, labels)
+    trainer.train_step((images, labels))
     assert trainer.sums.nll.item() == pytest.approx(expected, rel=1e-6)
     for p, q in zip(trainer.model.parameters(), model.parameters(), strict=True):
         assert p.grad is not None
@@ -154,7 +154,7 @@ def test_averaged_weights_are_what_is_scored() -> None:
     trainer = make("sgd:lr=0.05", ema=0.8, model="resnet18")
     average: dict[str, Tensor] = {}
     for images, labels in batches(trainer):
-        trainer.train_step(images, labels)
+        trainer.train_step((images, labels))
         for name, value in trainer.model.state_dict().items():
             if name.endswith("num_batches_tracked"):
                 continue
@@ -170,7 +170,7 @@ def test_averaged_weights_are_what_is_scored() -> None:
     outputs = [(plain(x), y) for x, y in trainer.data.test.epoch(0)]
     logits, labels = (torch.cat(part) for part in zip(*outputs, strict=True))
     scores = trainer.evaluate(trainer.data.test.epoch(0))
-    assert scores.nll == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-4)
+    assert scores["nll"] == pytest.approx(cross_entropy(logits, labels).item(), rel=1e-4)
     assert trainer.model.training, "scoring must leave the network in training mode"
 
 
@@ -178,8 +178,8 @@ def test_second_order_gradients_are_the_same_gradients() -> None:
     plain = make("torch.optim:SGD:lr=0.05")
     graph = make("torch.optim:SGD:lr=0.05", create_graph=True, accumulate=2)
     for images, labels in batches(plain)[:3]:
-        plain.train_step(images, labels)
-        graph.train_step(images, labels)
+        plain.train_step((images, labels))
+        graph.train_step((images, labels))
     for a, b in zip(plain.parameters, graph.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
@@ -205,8 +205,8 @@ def test_compiling_gives_the_same_network(tmp_path: Path) -> None:
     plain, compiled = make(), make(compile=True)
     torch._dynamo.reset()
     for images, labels in batches(plain)[:2]:
-        plain.train_step(images, labels)
-        compiled.train_step(images, labels)
+        plain.train_step((images, labels))
+        compiled.train_step((images, labels))
     for a, b in zip(plain.parameters, compiled.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert compiled.state_dict()["model"].keys() == plain.state_dict()["model"].keys()

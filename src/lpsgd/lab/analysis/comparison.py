@@ -33,24 +33,47 @@ class Metric:
         """The title as it begins a line."""
         return self.title[0].upper() + self.title[1:]
 
+    def with_unit(self, text: str, unit: str | None = None) -> str:
+        """``text`` and in parentheses the unit, or another one, if there is one."""
+        unit = self.unit if unit is None else unit
+        return f"{text} ({unit})" if unit else text
+
     def best(self, values: Iterable[float]) -> float:
         """The best of some values."""
         return max(values) if self.higher_is_better else min(values)
 
     def value(self, value: float | None) -> str:
         """A value of this metric with its unit."""
-        return f"{fixed(value, self.digits)} {self.unit}"
+        return f"{fixed(value, self.digits)} {self.unit}".rstrip()
 
     def amount(self, value: float | None, *, signed: bool = False) -> str:
         """A difference of two values with its unit."""
-        return f"{fixed(value, self.digits, signed=signed)} {self.difference_unit}"
+        return f"{fixed(value, self.digits, signed=signed)} {self.difference_unit}".rstrip()
 
 
 # The first is the one that the headline speaks of.
-COMPARED_METRICS = (
+LABORATORY_METRICS = (
     Metric("test_top1", "test accuracy", "%", "points", 2, higher_is_better=True),
     Metric("test_nll", "test NLL", "nats", "nats", 4, higher_is_better=False),
 )
+
+
+def compared_metrics(runs: Sequence[RunRecord]) -> tuple[Metric, ...]:
+    """What runs are compared by: the user's own metrics, else accuracy and NLL."""
+    for run in runs:
+        note = run.setting("problem")
+        if isinstance(note, Mapping) and note.get("metrics"):
+            return tuple(_own_metric(name, way, runs) for name, way in note["metrics"].items())
+    return LABORATORY_METRICS
+
+
+def _own_metric(name: str, direction: str, runs: Sequence[RunRecord]) -> Metric:
+    """A metric of the user's, with as many decimals as show four digits of its largest value."""
+    key = f"test_{name}"
+    largest = max((abs(x) for x in _finite(run.last(key) for run in runs)), default=0.0)
+    digits = 3 - math.floor(math.log10(largest)) if largest else 2
+    title = f"test {name.replace('_', ' ')}"
+    return Metric(key, title, "", "", max(0, min(8, digits)), higher_is_better=direction == "max")
 
 
 @dataclass(frozen=True)
@@ -112,6 +135,7 @@ class Analysis:
     epochs: int | None
     seeds: tuple[int, ...]
     reference: str
+    metrics: tuple[Metric, ...]
     results: tuple[OptimizerResult, ...]
     runs: tuple[RunRecord, ...]
     verdict: tuple[str, ...]
@@ -123,9 +147,10 @@ class Analysis:
         fields = {
             "version": 1,
             **vars(self),
-            "primary": COMPARED_METRICS[0].key,
+            "metrics": [asdict(metric) for metric in self.metrics],
+            "primary": self.metrics[0].key,
             "optimizers": [_result_json(result) for result in self.results],
-            "runs": [_run_json(run) for run in self.runs],
+            "runs": [_run_json(run, self.metrics) for run in self.runs],
         }
         del fields["results"]
         return dict(encode(fields))
@@ -144,13 +169,15 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
         for label in comparison.labels
     }
     notes = comparison.search_notes
-    tests = {m.key: _tests(m, reference, by_label, notes) for m in COMPARED_METRICS}
+    metrics = compared_metrics(comparison.runs)
+    tests = {m.key: _tests(m, reference, by_label, notes) for m in metrics}
     results = tuple(
         _result(
             label,
             runs,
             {key: of[label] for key, of in tests.items() if label in of},
             notes.get(label, ""),
+            metrics,
         )
         for label, runs in by_label.items()
     )
@@ -163,10 +190,11 @@ def analyse(comparison: Comparison, reference: str | None = None) -> Analysis:
         epochs=None if epochs is None else int(epochs),
         seeds=comparison.seeds,
         reference=reference,
+        metrics=metrics,
         results=results,
         runs=comparison.runs,
-        verdict=tuple(headline(COMPARED_METRICS[0], reference, results)),
-        details=tuple(v.text for m in COMPARED_METRICS for v in tests[m.key].values()),
+        verdict=tuple(headline(metrics[0], reference, results)),
+        details=tuple(v.text for m in metrics for v in tests[m.key].values()),
         notes=(*comparison.notes, *filter(None, map(_missing_note, comparison.runs))),
     )
 
@@ -204,7 +232,11 @@ def _tests(
 
 
 def _result(
-    label: str, runs: tuple[RunRecord, ...], versus: Mapping[str, Versus], search_note: str
+    label: str,
+    runs: tuple[RunRecord, ...],
+    versus: Mapping[str, Versus],
+    search_note: str,
+    metrics: Sequence[Metric],
 ) -> OptimizerResult:
     states = [run.state for run in runs]
     measured = [run for run in runs if run.config] or list(runs)
@@ -217,10 +249,8 @@ def _result(
         complete=states.count("complete"),
         diverged=states.count("diverged"),
         unfinished=states.count("incomplete") + states.count("not started"),
-        final={
-            m.key: stats.summarise(final_values(runs, m.key).values()) for m in COMPARED_METRICS
-        },
-        best={m.key: stats.summarise(_bests(m, runs)) for m in COMPARED_METRICS},
+        final={m.key: stats.summarise(final_values(runs, m.key).values()) for m in metrics},
+        best={m.key: stats.summarise(_bests(m, runs)) for m in metrics},
         versus=versus,
         step_seconds=_mean(map(_step_seconds, runs)),
         optimizer_share=_mean(map(_optimizer_share, runs)),
@@ -286,7 +316,7 @@ def _result_json(result: OptimizerResult) -> dict[str, Any]:
     return {**fields, "best_note": "best epoch of each run, chosen on the test set"}
 
 
-def _run_json(run: RunRecord) -> dict[str, Any]:
+def _run_json(run: RunRecord, metrics: Sequence[Metric]) -> dict[str, Any]:
     fields = {key: getattr(run, key) for key in ("label", "seed", "folder", "state", "reason")}
-    final = {metric.key: run.last(metric.key) for metric in COMPARED_METRICS}
+    final = {metric.key: run.last(metric.key) for metric in metrics}
     return {**fields, "epochs": len(run.history), "final": final}

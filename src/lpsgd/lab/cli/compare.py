@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lpsgd._suggest import unknown_name
+from lpsgd.lab.api.compare import DEFAULT_OPTIMIZERS
 from lpsgd.lab.cli.options import (
     RECORDS,
     AllowImport,
@@ -28,12 +27,11 @@ from lpsgd.lab.cli.options import (
     with_executor_options,
     with_recipe_options,
 )
-from lpsgd.lab.cli.report import report
+from lpsgd.lab.cli.report import show
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.report.widths import TEXT
 from lpsgd.lab.report.widths import figure_width as read_width
-
-DEFAULT_OPTIMIZERS = "sgd,adamw,lion,lpsgdm"
 
 
 @with_recipe_options(without=("seed",))
@@ -46,7 +44,7 @@ def compare(
         typer.Option(
             metavar="LIST",
             help="Such as sgd,adamw:lr=1e-3,ours=lpsgdm:lr=1e-2,p=6. "
-            f"[default: {DEFAULT_OPTIMIZERS}]",
+            f"[default: {','.join(DEFAULT_OPTIMIZERS)}]",
         ),
     ] = None,
     recipes: Annotated[
@@ -99,65 +97,36 @@ def compare(
 
     Runs that are complete in the folder are not run again; after a stop, the same command resumes.
     """
-    from lpsgd.lab.defaults import doubts
-    from lpsgd.lab.execution.run import run_tasks
-    from lpsgd.lab.labels import labels
-    from lpsgd.lab.log import check_loggers, logger_names
-    from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
-    from lpsgd.lab.store.manifest import write_comparison
-    from lpsgd.lab.training.options import RunOptions
-    from lpsgd.peers import registry
-    from lpsgd.peers.grammar import split_list
+    from lpsgd.lab import compare as run_comparison
+    from lpsgd.lab.log import logger_names
 
+    width = read_width(figure_width) or (TEXT if figure else None)
+    values = given
     if recipes:
         if optimizers is not None or recipe is not None:
             raise UserError("--recipes cannot be combined with --optimizers or --recipe")
-        reference = _reference(reference, list(recipe_files(recipes)))
-        folder, tasks = plan_recipes(recipes, given, range(seeds), out, allow_import=allow_import)
     else:
-        values = read_values(recipe, given)
+        values = read_values(
+            recipe, given, allow_import=allow_import, optimizer=optimizers or "the default ones"
+        )
         for name in ("optimizer", "settings", "seed"):
             if values.pop(name, None) is not None:
                 print(f"lpsgd: {name} of {recipe} is not used by compare", file=sys.stderr)
-        text = DEFAULT_OPTIMIZERS if optimizers is None else optimizers
-        names = split_list(text, registry.names())
-        reference = _reference(reference, labels(names), names)
-        source = f"--recipe {recipe}" if recipe else "recipe"
-        folder, tasks = plan_comparison(values, names, range(seeds), out, source=source)
-        if note := doubts(task.recipe for task in tasks):
-            print(f"lpsgd: {note}", file=sys.stderr)
-    read_width(figure_width)  # a mistake is told before training
-    loggers = logger_names(log, tensorboard=tensorboard)
-    check_loggers(loggers)
-    write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
-    options = RunOptions(root, workers, save_seconds, loggers)
-    failures = run_tasks(tasks, executor, options)
-    problems = []
-    if failures:
-        problems.append("\n  ".join([f"{len(failures)} runs failed:", *failures]))
-    try:
-        report(
-            folder,
-            latex=latex,
-            csv=csv,
-            figure=figure,
-            figure_width=figure_width,
-            as_json=as_json,
-        )
-    except LabError as error:
-        problems.append(str(error))
-    if problems:
-        raise LabError("\n".join(problems))
+    result = run_comparison(
+        optimizers or DEFAULT_OPTIMIZERS,
+        seeds=seeds,
+        reference=reference,
+        out=out,
+        executor=executor,
+        root=root,
+        workers=workers,
+        save_seconds=save_seconds,
+        log=logger_names(log, tensorboard=tensorboard),
+        recipes=recipes,
+        allow_import=allow_import,
+        **values,
+    )
+    show(result, latex=latex, csv=csv, width=width, as_json=as_json)
+    if result.failed:
+        raise LabError(result.failed)
     return 0
-
-
-def _reference(asked: str | None, labels: Sequence[str], optimizers: Sequence[str] = ()) -> str:
-    """The label that the others are tested against: the one asked for, else the first.
-
-    It may be spelt as in the table or as in --optimizers.
-    """
-    if asked in optimizers:
-        return labels[optimizers.index(asked)]
-    if asked is not None and asked not in labels:
-        raise UserError(f"--reference: {unknown_name('label', asked, labels)}")
-    return asked or labels[0]

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.formatting import setting_text
-from lpsgd.lab.recipe import Recipe, read_recipe_file
+from lpsgd.lab.recipe import Recipe, make_recipe, read_recipe_file, refuse_imports
 from lpsgd.peers.grammar import names_import_path, parse_pair, parse_value
 
 # The panels of --help. What most users need stands outside of them, in the first one.
@@ -110,8 +110,8 @@ FigureWidth = Annotated[
 ]
 AsJson = Annotated[bool, flag("--json", "Print the result as JSON.", RECORDS)]
 
-# These are written as part of the optimizer's text, --optimizer lpsgdm:lr=1e-2,p=6
-_NOT_OPTIONS = ("optimizer", "settings")
+# The first two are written as one text, --optimizer lpsgdm:lr=1e-2,p=6; the last is found out
+_NOT_OPTIONS = ("optimizer", "settings", "problem")
 
 
 def with_recipe_options(
@@ -170,7 +170,7 @@ def _find_modules_here(arguments: dict[str, Any]) -> None:
     Only then: libraries try to import packages that are not installed, and whatever bears such a
     name in this folder would be executed.
     """
-    texts = arguments.get("optimizer"), arguments.get("optimizers")
+    texts = [arguments.get(name) for name in ("optimizer", "optimizers", "model", "dataset")]
     named = any(names_import_path(text) for text in texts if text)
     if (named or arguments.get("allow_import")) and (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
@@ -258,9 +258,27 @@ def _with_parameters(
     return wrapper
 
 
-def read_values(recipe_file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe's values: those of the file, overridden by those of the command line."""
-    return {**(read_recipe_file(recipe_file) if recipe_file else {}), **given}
+def read_values(
+    recipe_file: Path | None,
+    given: dict[str, Any],
+    *,
+    allow_import: bool,
+    optimizer: str | None = None,
+) -> dict[str, Any]:
+    """Return the recipe's values: those of the file, overridden by those of the command line.
+
+    Import paths of the file need ``allow_import``, unless the command line replaces them: on it
+    the user has typed them.
+    """
+    if recipe_file is None:
+        return given
+    source, found = f"--recipe {recipe_file}", read_recipe_file(recipe_file)
+    values = {**found, **given}
+    kept = {name: found[name] for name in found.keys() - given.keys()}
+    kept |= {} if optimizer is None else {"optimizer": ""}
+    refuse_imports(kept, source, allow_import=allow_import)
+    make_recipe(values, source=source)
+    return values
 
 
 def _parameters(name: str, info: FieldInfo, default: str | None) -> Iterator[inspect.Parameter]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lpsgd.lab.cli.options import AsJson, Csv, Figure, FigureWidth, Latex
 from lpsgd.lab.report.widths import TEXT
 from lpsgd.lab.report.widths import figure_width as read_width
+
+if TYPE_CHECKING:
+    from lpsgd.lab.api.comparison_result import ComparisonResult
 
 _NAMES = {".html": "Page", ".tex": "Table", ".csv": "Table"}
 
@@ -49,42 +52,51 @@ def report(
 
     Example: `lpsgd report runs/digits --latex --figure-width icml`
     """
-    from lpsgd.lab.store.disk.files import writing
-    from lpsgd.lab.store.run_record import load_comparison
+    width = read_width(figure_width) or (TEXT if figure else None)
 
-    width = read_width(figure_width)
-    comparison = load_comparison(folder)
+    from lpsgd.lab.api.comparison_result import ComparisonResult
 
+    result = ComparisonResult.read(folder, reference)
+    show(result, page=out, latex=latex, csv=csv, width=width, as_json=as_json)
+
+
+def show(
+    result: ComparisonResult,
+    *,
+    page: Path | None = None,
+    latex: bool,
+    csv: bool,
+    width: float | None,
+    as_json: bool,
+) -> None:
+    """Print the tables of a comparison, or JSON; write its page and what else is asked for.
+
+    ``width`` is that of the figure in inches; without it, none is drawn.
+    """
     from rich.console import Console
 
-    from lpsgd.lab.analysis.comparison import analyse
-    from lpsgd.lab.report.comparison_page import write_comparison_page
-    from lpsgd.lab.report.terminal import print_analysis
+    from lpsgd.lab.report.document import write_tables
+    from lpsgd.lab.report.source import comparison_source
+    from lpsgd.lab.report.tables import comparison_tables
+    from lpsgd.lab.store.disk.files import writing
 
-    analysis = analyse(comparison, reference)
-    page = out or folder / "report.html"
+    analysis, folder = result.analysis, result.folder
+    page = page or folder / "report.html"
     console = Console(highlight=False)
     # the numbers first: a disk without room for the page must not cost them
     if as_json:
         print(json.dumps({**analysis.to_json(), "page": str(page)}, indent=2, allow_nan=False))
     else:
-        print_analysis(analysis, console)
-    written = []
+        result.show(console)
     with writing(page.parent):
-        write_comparison_page(analysis, page)
-        if latex or csv:
-            from lpsgd.lab.report.document import write_tables
-            from lpsgd.lab.report.source import comparison_source
-            from lpsgd.lab.report.tables import comparison_tables
-
-            tables, source = comparison_tables(analysis), comparison_source(analysis)
-            written += write_tables(tables, folder / "tables", csv=csv, latex=latex, source=source)
-        if figure or width is not None:
+        result.write_page(page)
+        tables, source = comparison_tables(analysis), comparison_source(analysis)
+        written = write_tables(tables, folder / "tables", csv=csv, latex=latex, source=source)
+        if width is not None:
             from lpsgd.lab.report.figure import write_figure  # matplotlib takes a second
 
-            written += write_figure(analysis, folder / "curves", width or TEXT)
+            written += write_figure(analysis, folder / "curves", width)
     if not as_json:
         for path in [page, *written]:
-            console.print(
-                f"{_NAMES.get(path.suffix, 'Figure')}: {path}", markup=False, soft_wrap=True
-            )
+            name = _NAMES.get(path.suffix, "Figure")
+            console.print(f"{name}: {path}", markup=False, soft_wrap=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
     EXECUTION,
     SEARCH,
@@ -24,12 +23,10 @@ from lpsgd.lab.cli.options import (
     with_executor_options,
     with_recipe_options,
 )
-from lpsgd.lab.errors import LabError, UserError
+from lpsgd.lab.errors import LabError
 from lpsgd.lab.execution.executor import ExecutorChoice
-from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
-    from lpsgd.lab.recipe import Recipe
     from lpsgd.lab.search.outcome import Outcome
 
 
@@ -74,14 +71,13 @@ def sweep(
         ),
     ] = "none",
     metric: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="top1|nll",
             help="Validation score to choose by. [default: top1]",
             rich_help_panel=SEARCH,
-            show_default=False,
         ),
-    ] = "top1",
+    ] = None,
     round_size: Annotated[
         int,
         typer.Option(
@@ -158,77 +154,62 @@ def sweep(
     After a stop, the same command resumes. Processes that are given one `--storage` share the
     trials.
     """
-    from lpsgd.lab.plan import resolve
-    from lpsgd.lab.search.definition import Sweep
-    from lpsgd.lab.search.method import DIRECTIONS, PRUNERS, SAMPLERS, Search, count_trials
-    from lpsgd.lab.search.space_file import read_space
-    from lpsgd.lab.search.storage import StorageUrl
-    from lpsgd.lab.store.disk.files import writing
-    from lpsgd.lab.training.options import RunOptions
+    from lpsgd.lab import sweep as search
 
-    for option, value, allowed in (
-        ("--sampler", sampler, SAMPLERS),
-        ("--pruner", pruner, PRUNERS),
-        ("--metric", metric, DIRECTIONS),
-    ):
-        if value not in allowed:
-            raise UserError(unknown_name(option, value, allowed))
-    labels = [part.strip() for part in optimizers.split(",")] if optimizers else None
-    searched = ("optimizer", "settings")
-    values = {k: v for k, v in read_values(recipe, given).items() if k not in searched}
-    values["seed"] = train_seed
-    shared = resolve(values)
-    competitors = read_space(space, only=labels, allow_import=allow_import)
-    count = count_trials(competitors, sampler, trials)
-
-    # what takes seconds to load, when every name has been checked
-    from lpsgd.lab.search.outcome import conclude
-    from lpsgd.lab.search.report.page import write_report, write_winners
-    from lpsgd.lab.search.run import run_search
-
-    values["val_size"] = _validation_size(shared, values.get("val_size"), root)
-    epochs = Sweep(values, competitors, None).recipe_of_all().epochs  # type: ignore[arg-type]
-    how = Search(sampler, pruner, metric, count, round_size, seed, epochs, seeds)
-    plan, command = Sweep(values, competitors, how, out), command_line()
-    url = StorageUrl(storage) if storage else StorageUrl.of_file(plan.folder / "trials.db")
-    options = RunOptions(root, workers, save_seconds)
-    outcome = conclude(plan, run_search(plan, url, executor, options, command=command))
-    with writing(plan.folder):
-        write_winners(outcome, command)
-        page = write_report(outcome, command, latex=latex)
+    result = search(
+        space,
+        only=[part.strip() for part in optimizers.split(",")] if optimizers else None,
+        sampler=sampler,
+        trials=trials,
+        pruner=pruner,
+        metric=metric,
+        round_size=round_size,
+        train_seed=train_seed,
+        seed=seed,
+        seeds=seeds,
+        storage=storage,
+        out=out,
+        executor=executor,
+        root=root,
+        workers=workers,
+        save_seconds=save_seconds,
+        allow_import=allow_import,
+        **_recipe_values(recipe, given, allow_import),
+    )
+    outcome = result.outcome
+    if latex:
+        _write_latex(outcome)
     if as_json:
         print(json.dumps(outcome.to_json(), indent=2))
     else:
-        _show(outcome, page)
+        _show(outcome, result.page)
     if outcome.without_winner:
         names = ", ".join(outcome.without_winner)
         raise LabError(
             f"no winner for {names}: every trial diverged or was pruned; search lower learning "
-            f"rates. What was tried is in {page}"
+            f"rates. What was tried is in {result.page}"
         )
     return 0
 
 
-def _validation_size(shared: Recipe, asked: int | None, root: Path | None) -> int:
-    """How many images are held out of the training set.
+def _recipe_values(
+    recipe: Path | None, given: dict[str, Any], allow_import: bool
+) -> dict[str, Any]:
+    """What trials share: all of the recipe but what is searched, and the seed."""
+    values = read_values(recipe, given, allow_import=allow_import, optimizer="those of the space")
+    left_out = ("optimizer", "settings", "seed")
+    return {name: value for name, value in values.items() if name not in left_out}
 
-    As many as were asked for, or a fifth (of the images that `train_size` asks for, else of all).
-    """
-    import torch
 
-    from lpsgd.lab import models
-    from lpsgd.lab.training.build import load_data
-    from lpsgd.lab.training.options import RunOptions
+def _write_latex(outcome: Outcome) -> None:
+    from lpsgd.lab.report.document import write_tables
+    from lpsgd.lab.report.source import this_command
+    from lpsgd.lab.search.report.page import winners_table
+    from lpsgd.lab.store.disk.files import writing
 
-    if asked == 0:
-        raise UserError("--val-size 0: trials are chosen on the validation split; give it images")
-    val_size = shared.val_size or (max(1, shared.train_size // 5) if shared.train_size else 0)
-    # load data and make the model once, so that a mistake is told before anything is written
-    checked = shared.with_changes(val_size=val_size)
-    data = load_data(checked, RunOptions(root), torch.device("cpu"))
-    shape, classes = data.input_shape, data.classes
-    models.create(shared.model, input_shape=shape, classes=classes, width=shared.width)
-    return val_size or max(1, data.train.size // 5)
+    folder = outcome.sweep.folder / "report"  # which has the table as CSV
+    with writing(folder):
+        write_tables([winners_table(outcome)], folder, csv=False, latex=True, source=this_command())
 
 
 def _show(outcome: Outcome, page: Path) -> None:

@@ -76,6 +76,7 @@ def train(
     The same command resumes where it was stopped, to the same result. On several devices:
     `torchrun --nproc-per-node 2 -m lpsgd train ...`
     """
+    from lpsgd.lab.api.arguments import Own, read_training
     from lpsgd.lab.log import check_loggers, logger_names
     from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.options import RunOptions, check_strategy
@@ -85,9 +86,8 @@ def train(
         check_strategy(strategy)
         if curvature is not None:
             parse_options(curvature)
-        source = f"--recipe {recipe}" if recipe else "recipe"
-        values = read_values(recipe, given)
-        return resolve(values, optimizer, source=source, allow_import=allow_import)
+        values = read_values(recipe, given, allow_import=allow_import, optimizer=optimizer)
+        return resolve(read_training(Own(), values, values.get("seed", 0)).values, optimizer)
 
     loggers = logger_names(log, tensorboard=tensorboard)
     options = RunOptions(root, workers, save_seconds, loggers, curvature, strategy=strategy)
@@ -96,6 +96,7 @@ def train(
 
     from lpsgd.lab.execution.live_run import RunDisplay
     from lpsgd.lab.execution.signals import stop_on_signals
+    from lpsgd.lab.own.given import problem_of
     from lpsgd.lab.training.loop import train as run_training
     from lpsgd.lab.training.parallel.world import joined
 
@@ -106,7 +107,13 @@ def train(
         silent = nullcontext(lambda event: None)
         with RunDisplay(complete.epochs) if world.main else silent as listen:
             result = run_training(
-                complete, folder, options=options, stop=stop, listen=listen, world=world
+                complete,
+                folder,
+                options=options,
+                stop=stop,
+                listen=listen,
+                world=world,
+                problem=problem_of(complete),
             )
         if as_json and world.main:
             print(json.dumps(encode({"folder": str(folder), **result.model_dump()})))

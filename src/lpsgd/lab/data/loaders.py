@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from lpsgd.lab.data.seeding import generator
 from lpsgd.lab.data.subsets import pick_test, split_train
 from lpsgd.lab.errors import UserError
 
-Batch = tuple[Tensor, Tensor]
+Batch = Any
+"""(inputs, targets), or whatever the user's own data set gives."""
 Rows = Callable[[int], Tensor]
 """From the number of examples in a batch to the places in it of those that are wanted."""
 
@@ -66,10 +67,13 @@ def chosen(index: Tensor, rows: Rows | None) -> Tensor:
 class Loader(ABC):
     """The examples of one split, as batches on the training device.
 
-    ``len(loader)`` is the number of batches of an epoch. The training split (``shuffle``) drops the
+    ``len(loader)`` is the number of batches of an epoch. The training split drops the
     last, partial batch, because a step on a few examples would be a step of another kind; the
     others keep it, because every example must count.
     """
+
+    resumable: ClassVar[bool] = True
+    """Whether an epoch can start at any of its batches."""
 
     def __init__(self, size: int, request: DataRequest, *, train: bool) -> None:
         if train and request.batch_size > size:
@@ -79,11 +83,11 @@ class Loader(ABC):
         self.size = size
         self.batch_size = request.batch_size
         self.seed = request.seed
-        self.shuffle = train
+        self.shuffle = self.drop_last = train
         self.augment = train and request.augment
 
     def __len__(self) -> int:
-        return self.size // self.batch_size if self.shuffle else -(-self.size // self.batch_size)
+        return self.size // self.batch_size if self.drop_last else -(-self.size // self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0, rows: Rows | None = None) -> Iterator[Batch]:
         """Yield (inputs, targets) of the batches ``start``, ``start + 1``, ... of one epoch.
@@ -116,11 +120,12 @@ class Loader(ABC):
 
 @dataclass(frozen=True)
 class Data:
-    """A loaded data set. Text models flatten their positions, so the loss is the same for all:
-    cross-entropy of (N, ``classes``) logits and (N,) targets."""
+    """A loaded data set. Text models flatten their positions, so the loss is the same for all
+    that the laboratory brings: cross-entropy of (N, ``classes``) logits and (N,) targets.
+    Of a user's own data, shape and classes are not known."""
 
     name: str
-    task: Literal["image", "text"]
+    task: Literal["image", "text", "own"]
     input_shape: tuple[int, ...]
     """(channels, height, width) of an image, (context,) of a text."""
     classes: int

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +14,7 @@ from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
     from lpsgd.lab.events import RunEvent
+    from lpsgd.lab.own.problem import Problem
     from lpsgd.lab.plan import Task
     from lpsgd.lab.training.options import RunOptions
 
@@ -60,12 +63,46 @@ class ExecutorChoice:
                 raise UserError(f"--{name.replace('_', '-')} {value} {why}")
 
 
-def make_executor(choice: ExecutorChoice, tasks: Sequence[Task], options: RunOptions) -> Executor:
-    """Return the executor that was chosen, ready for ``tasks``."""
+@contextmanager
+def making_executor(
+    choice: ExecutorChoice,
+    tasks: Sequence[Task],
+    options: RunOptions,
+    problem: Problem | None = None,
+) -> Iterator[Executor]:
+    """The executor that was chosen, ready for ``tasks``; ``problem`` is what they train.
+
+    What cannot be sent to another process is trained in this one, and the user is told.
+    """
     if choice.name == "ray":
         from lpsgd.lab.execution.ray import RayExecutor
 
-        return RayExecutor(choice, options)
+        if problem is not None:
+            raise UserError(
+                "executor='ray' trains what other machines can import: give model and dataset as "
+                "import paths, 'package.module:function'"
+            )
+        yield RayExecutor(choice, options)
+        return
     from lpsgd.lab.execution.local import LocalExecutor, default_jobs
 
-    return LocalExecutor(choice.jobs or default_jobs(tasks[0]), options)
+    jobs = default_jobs(tasks[0]) if choice.jobs is None else choice.jobs
+    if jobs and problem is None:
+        yield LocalExecutor(jobs, options)
+        return
+    from lpsgd.lab.execution.inline import InlineExecutor
+
+    with ExitStack() as stack:
+        executor: Executor = InlineExecutor(options, problem)
+        if jobs and problem is not None:
+            from lpsgd.lab.own.transport import NotSendable, sent
+
+            try:
+                executor = LocalExecutor(jobs, options, stack.enter_context(sent(problem)))
+            except NotSendable as reason:
+                print(
+                    f"lpsgd: the runs are trained one after the other, in this process, because "
+                    f"another one cannot be given {reason}",
+                    file=sys.stderr,
+                )
+        yield executor

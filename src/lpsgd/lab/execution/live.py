@@ -16,7 +16,6 @@ from rich.table import Table
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent
 from lpsgd.lab.execution.progress import ENDED, progress_line, progress_table
-from lpsgd.lab.formatting import fixed
 from lpsgd.lab.plan import Task
 from lpsgd.lab.store.manifest import planned_run
 from lpsgd.lab.store.run_files import RunResult
@@ -48,7 +47,7 @@ class RunsDisplay:
         }
         self._starts: dict[Path, tuple[events.StartEvent, float]] = {}
         self._measuring: dict[Path, Callable[[], None]] = {}
-        self._split = "test"  # which accuracies these are
+        self._scores: dict[Path, str] = {}  # the last ones, in words
         self._began = self._drawn = self._summed = clock()
         self._live = (
             Live(self._table(), console=self._console, auto_refresh=False, transient=True)
@@ -79,9 +78,9 @@ class RunsDisplay:
             case events.StepEvent():
                 self._keep_pace(task, event.step)
             case events.EpochEvent(metrics=row):
-                # a search leaves the test set alone
-                self._split = "validation" if row.test_top1 is None else "test"
-                self._set(task, epoch=row.epoch, accuracy=row.accuracy)
+                named = row.score or ("", "")
+                self._scores[task.folder] = " ".join(named)
+                self._set(task, epoch=row.epoch, accuracy=row.accuracy, score=named[1])
                 self._keep_pace(task, row.step or 0)
             case events.WarningEvent():
                 self._say(task, f"warning: {event.text}")
@@ -132,7 +131,8 @@ class RunsDisplay:
         if event.state == "diverged":
             return f"diverged: {event.reason}"
         how = f"paused after epoch {event.epochs}" if event.state == "paused" else "done"
-        return f"{how}, {self._split} accuracy {fixed(self._runs[task.folder].accuracy, 2)} %"
+        score = self._scores.get(task.folder)
+        return f"{how}, {score}" if score else how
 
     def _say(self, task: Task, text: str) -> None:
         self._print(f"{self._name(task)}: {text}")

@@ -11,6 +11,7 @@ from rich.progress import Progress, TimeRemainingColumn
 
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent, RunListener
+from lpsgd.lab.formatting import short
 from lpsgd.lab.store.metrics_file import MetricsRow
 
 
@@ -77,8 +78,9 @@ class RunDisplay:
 
 def _epoch_line(row: MetricsRow, epochs: int) -> str:
     p = "" if row.p is None else f"  p {row.p:.3g}"
-    return (
-        f"epoch {row.epoch}/{epochs}  train NLL {row.train_nll:.4f}  "
-        f"test NLL {row.test_nll:.4f}  top-1 {row.test_top1:.2f} %  "
-        f"lr {row.lr:.3g}{p}  {row.images_per_second:.0f} images/s"
-    )
+    scores = [f"{name.replace('_', ' ', 1)} {short(value)}" for name, value in row.scores.items()]
+    if not scores:
+        scores = [f"train NLL {row.train_nll:.4f}", f"test NLL {row.test_nll:.4f}"]
+        scores.append(f"top-1 {row.test_top1:.2f} %")
+    speed = f"{row.images_per_second:.0f} {'examples' if row.scores else 'images'}/s"
+    return "  ".join([f"epoch {row.epoch}/{epochs}", *scores, f"lr {row.lr:.3g}{p}", speed])

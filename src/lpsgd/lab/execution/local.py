@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lpsgd.lab.events import (
@@ -56,9 +57,10 @@ def cores() -> int:
 class LocalExecutor:
     """Runs ``jobs`` tasks at a time, each in a process of its own."""
 
-    def __init__(self, jobs: int, options: RunOptions) -> None:
+    def __init__(self, jobs: int, options: RunOptions, problem: Path | None = None) -> None:
         self.jobs = jobs
         self.options = options
+        self.problem = problem
 
     def run(self, tasks: Sequence[Task], listen: TaskListener, stop: threading.Event) -> None:
         """Run all tasks. ``listen`` hears every event, in this thread; ``stop`` saves and ends."""
@@ -114,7 +116,11 @@ class LocalExecutor:
     def _run_task(self, task: Task, pool: WorkerPool, stop: threading.Event) -> Iterator[RunEvent]:
         """The events of one run, which is tried again if its process is lost."""
         job = JobSpec(
-            recipe=task.recipe, folder=task.folder, label=task.label, options=self.options
+            recipe=task.recipe,
+            folder=task.folder,
+            label=task.label,
+            options=self.options,
+            problem=self.problem,
         )
         for left in reversed(range(1 + RETRIES)):
             try:

@@ -9,7 +9,7 @@ from statistics import mean
 from rich.markup import escape
 from rich.table import Table
 
-from lpsgd.lab.formatting import duration, fixed
+from lpsgd.lab.formatting import duration
 from lpsgd.lab.labels import FoldedLabel
 from lpsgd.lab.store.status import RunProgress
 
@@ -79,15 +79,15 @@ def progress_table(
 
 
 def _fill_by_run(shown: Table, runs: Iterable[RunProgress], *, networks: bool) -> None:
-    for name in ("network",) * networks + ("run", "state", "epoch", "accuracy", "left", ""):
-        shown.add_column(name, justify="right" if name in ("epoch", "accuracy", "left") else "left")
+    for name in ("network",) * networks + ("run", "state", "epoch", "score", "left", ""):
+        shown.add_column(name, justify="right" if name in ("epoch", "score", "left") else "left")
     for run in runs:
         shown.add_row(
             *[escape(run.network)] * networks,
             FoldedLabel(f"{run.label} seed {run.seed}"),
             escape(_WORDS.get(run.state, run.state)),
             _epoch(run),
-            "" if run.accuracy is None else f"{fixed(run.accuracy, 2)} %",
+            run.score or "",
             "" if run.seconds_left is None else duration(run.seconds_left),
             escape(run.reason or run.note or ""),
             style=_COLOURS.get(run.state),
@@ -116,9 +116,9 @@ def _now(runs: Sequence[RunProgress]) -> str:
 def _short(run: RunProgress) -> str:
     if run.state != "running":
         return f"seed {run.seed} {run.state}"
-    accuracy = "" if run.accuracy is None else f" ({fixed(run.accuracy, 1)} %)"
+    score = f" ({run.score})" if run.score else ""
     note = f" ({run.note})" if run.note else ""
-    return f"seed {run.seed}: epoch {_epoch(run)}{accuracy}{note}"
+    return f"seed {run.seed}: epoch {_epoch(run)}{score}{note}"
 
 
 def _epoch(run: RunProgress) -> str:

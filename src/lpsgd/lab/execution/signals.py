@@ -29,6 +29,9 @@ def stop_on_signals(*, patient: bool = False) -> Iterator[threading.Event]:
     from torchrun, which ends those that take too long by SIGKILL.
     """
     event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # handlers belong to the main thread, whose business signals then are
+        return
 
     def ask(number: int, frame: object) -> None:
         event.set()

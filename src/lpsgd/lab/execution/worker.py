@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, field_serializer
 
@@ -22,6 +22,9 @@ from lpsgd.lab.errors import Interrupted, LabError, foreseen
 from lpsgd.lab.events import ErrorEvent, InterruptedEvent, RunEvent, RunListener
 from lpsgd.lab.recipe import Recipe, to_json
 from lpsgd.lab.training.options import RunOptions
+
+if TYPE_CHECKING:
+    from lpsgd.lab.own.problem import Problem
 
 
 class JobSpec(BaseModel):
@@ -31,19 +34,30 @@ class JobSpec(BaseModel):
     folder: Path
     label: str
     options: RunOptions
+    problem: Path | None = None
+    """The file that holds the user's own model and data."""
 
     @field_serializer("recipe")
     def _strict_json(self, recipe: Recipe) -> dict[str, Any]:
         return to_json(recipe)
 
 
-def run_job(job: JobSpec, stop: threading.Event, listen: RunListener) -> None:
+def run_job(
+    job: JobSpec, stop: threading.Event, listen: RunListener, problem: Problem | None = None
+) -> None:
     """Train one run. ``listen`` hears its events; the last one says how it ended."""
+    from lpsgd.lab.own.given import problem_of
     from lpsgd.lab.training.loop import train
 
     try:
         train(
-            job.recipe, job.folder, label=job.label, options=job.options, stop=stop, listen=listen
+            job.recipe,
+            job.folder,
+            label=job.label,
+            options=job.options,
+            stop=stop,
+            listen=listen,
+            problem=problem or problem_of(job.recipe, job.problem),
         )
     except Interrupted as request:
         listen(InterruptedEvent(text=str(request)))

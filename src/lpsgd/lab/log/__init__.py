@@ -6,7 +6,7 @@ everything else reads: a logger gets a copy, and a resumed run gives it the rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from lpsgd._suggest import unknown_name
@@ -19,13 +19,14 @@ LOGGERS = ("tensorboard", "mlflow", "wandb")
 """Each is the module of its name here, and the package of its name that it needs."""
 
 
-def logger_names(text: str, *, tensorboard: bool = False) -> tuple[str, ...]:
+def logger_names(names: str | Sequence[str], *, tensorboard: bool = False) -> tuple[str, ...]:
     """The loggers that ``--log`` names; ``--tensorboard`` is the short form of one.
 
     >>> logger_names("mlflow, wandb", tensorboard=True)
     ('tensorboard', 'mlflow', 'wandb')
     """
-    asked = [name.strip() for name in text.split(",") if name.strip()]
+    texts = [names] if isinstance(names, str) else names
+    asked = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     for name in asked:
         if name not in LOGGERS:
             raise UserError(f"--log: {unknown_name('logger', name, LOGGERS)}")

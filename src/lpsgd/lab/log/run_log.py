@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import numpy as np
@@ -105,7 +105,7 @@ def _values(row: MetricsRow) -> dict[str, float]:
     """The numbers of a row, without what was not measured."""
     return {
         name: float(value)
-        for name, value in asdict(row).items()
+        for name, value in row.flat().items()
         if value is not None and name != "epoch"
     }
 

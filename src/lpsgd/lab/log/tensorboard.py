@@ -29,9 +29,9 @@ class TensorBoardLogger:
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
         """Write the scalars, and to disk: the writer would wait two minutes."""
-        for name, value in values.items():
+        for name in sorted(values, key=lambda name: name == _LAST):
             if name != "step":
-                self._writer.add_scalar(name, value, epoch)
+                self._writer.add_scalar(name, values[name], epoch)
         self._writer.flush()
 
     def finish(self, state: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from lpsgd.lab.analysis.comparison import Analysis, OptimizerResult
+from lpsgd.lab.analysis.comparison import LABORATORY_METRICS, Analysis, OptimizerResult
 from lpsgd.lab.analysis.curves import Point, learning_curve
 
 
@@ -40,11 +40,24 @@ CHARTS = (
     Chart("update_rms", "Size of the update", "root mean square", "inside", 7, log=True),
     Chart("grad_norm", "Gradient norm", "Euclidean norm", "inside", 4, log=True),
     Chart("grad_density", "Gradient density", "density (0 to 1)", "inside", 4),
-    Chart("images_per_second", "Training speed", "images per second", "inside", 0),
+    Chart("images_per_second", "Training speed", "examples per second", "inside", 0),
 )
 
 
 _LARGE_P = 50
+
+
+def _own_charts(analysis: Analysis) -> Iterator[Chart]:
+    """Charts of the user's own metrics, and of the loss that is trained."""
+    own = [metric for metric in analysis.metrics if metric not in LABORATORY_METRICS]
+    for split, title in (("test", "Test"), ("train", "Training"), ("val", "Validation")):
+        for metric in own:
+            name = metric.key.removeprefix("test_")
+            shown = name.replace("_", " ")
+            log = (split, name) == ("train", "loss")
+            yield Chart(
+                f"{split}_{name}", f"{title} {shown}", shown, "curves", metric.digits, log=log
+            )
 
 
 def chart_data(analysis: Analysis) -> dict[str, Any]:
@@ -52,7 +65,7 @@ def chart_data(analysis: Analysis) -> dict[str, Any]:
     largest_p = max((p or 0.0 for run in analysis.runs for p in run.values("p")), default=0.0)
     # Large and infinite p would leave no room for the others on an axis of p itself.
     unused = "p" if largest_p > _LARGE_P else "alpha"
-    charts = [chart for chart in CHARTS if chart.key != unused]
+    charts = [chart for chart in (*_own_charts(analysis), *CHARTS) if chart.key != unused]
     optimizers = [_optimizer(result, charts) for result in analysis.results]
     drawn = [chart for chart in charts if any(chart.key in o["lines"] for o in optimizers)]
     return {"charts": [asdict(chart) for chart in drawn], "optimizers": optimizers}

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis
+from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.analysis.verdict import leaders
 from lpsgd.lab.formatting import setting_text
@@ -33,9 +33,9 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
         subtitle=subtitle(analysis),
         method=method(analysis),
         analysis=analysis,
-        metrics=COMPARED_METRICS,
+        metrics=analysis.metrics,
         tested=tested,
-        leaders={metric.key: leaders(metric, results) for metric in COMPARED_METRICS},
+        leaders={metric.key: leaders(metric, results) for metric in analysis.metrics},
         series={result.label: place for place, result in enumerate(results)},
         settings=list(dict.fromkeys(key for result in results for key in result.settings)),
         result_scales={
@@ -45,7 +45,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
                 for final in [result.final[m.key]]
                 for value in (final.low, final.high, *final_values(result.runs, m.key).values())
             )
-            for m in COMPARED_METRICS
+            for m in analysis.metrics
         },
         test_scales={
             m.key: domain(
@@ -53,7 +53,7 @@ def write_comparison_page(analysis: Analysis, path: Path | str) -> None:
                 for test in (result.versus[m.key] for result in tested)
                 for value in (0.0, test.difference, test.low, test.high)
             )
-            for m in COMPARED_METRICS
+            for m in analysis.metrics
         },
         charts=chart_data(analysis),
         counts=counts,

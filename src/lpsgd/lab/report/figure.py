@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
 
-from lpsgd.lab.analysis.comparison import Analysis
+from lpsgd.lab.analysis.comparison import LABORATORY_METRICS, Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.labels import fold
 from lpsgd.lab.report.document import Cell
@@ -37,7 +37,7 @@ _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 
 def write_figure(analysis: Analysis, stem: Path, width: float = TEXT) -> list[Path]:
-    """Write ``stem`` as SVG, PNG and PDF: training loss and test accuracy over epochs."""
+    """Write ``stem`` as SVG, PNG and PDF: training loss and the metric that decides."""
     return save_figure(
         comparison_figure(analysis, width),
         stem,
@@ -47,22 +47,29 @@ def write_figure(analysis: Analysis, stem: Path, width: float = TEXT) -> list[Pa
 
 
 def comparison_figure(analysis: Analysis, width: float = TEXT) -> Figure:
-    """The learning curves of a comparison, ``width`` inches wide."""
-    return curves_figure({result.label: result.runs for result in analysis.results}, width)
+    """Training loss and the metric that decides over epochs, ``width`` inches wide."""
+    groups = {result.label: result.runs for result in analysis.results}
+    first = analysis.metrics[0]
+    if first in LABORATORY_METRICS:
+        return curves_figure(groups, width=width)
+    panels = {"train_loss": "training loss", first.key: first.title}
+    return curves_figure(groups, panels, width)
 
 
-def curves_figure(groups: Groups, width: float = TEXT) -> Figure:
-    """Training loss and test accuracy over epochs, side by side if there is room."""
-    across = len(_PANELS) if width >= _TWO_PANELS else 1
-    down = len(_PANELS) // across
+def curves_figure(
+    groups: Groups, panels: Mapping[str, str] = _PANELS, width: float = TEXT
+) -> Figure:
+    """The metrics of ``panels`` over epochs, side by side if there is room."""
+    across = len(panels) if width >= _TWO_PANELS else 1
+    down = len(panels) // across
     with canvas(width, 2.8 if down == 1 else 2.1 * down) as figure:
-        for place, (metric, title) in enumerate(_PANELS.items(), start=1):
+        for place, (metric, title) in enumerate(panels.items(), start=1):
             axes = figure.add_subplot(down, across, place)
             draw_curves(axes, groups, metric, series_styles(groups))
             axes.set_ylabel(title)
-            if metric == "train_nll":
+            if metric.startswith("train_"):
                 axes.set_yscale("log")
-            if place <= len(_PANELS) - across:
+            if place <= len(panels) - across:
                 axes.set_xlabel("")  # the panel below has the same axis
         legend_below(figure, axes)
     return figure

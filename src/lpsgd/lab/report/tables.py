@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, Metric, OptimizerResult
+from lpsgd.lab.analysis.comparison import Analysis, Metric, OptimizerResult
 from lpsgd.lab.analysis.stats import Summary
 from lpsgd.lab.analysis.verdict import leaders
 from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
@@ -16,9 +16,9 @@ _TONES: dict[str, Tone] = {"better": "good", "worse": "bad", "too few seeds": "d
 
 def comparison_tables(analysis: Analysis) -> list[Table]:
     """Results, tests against the reference, and costs; the first is of the primary metric."""
-    made = [_results(analysis, metric) for metric in COMPARED_METRICS]
+    made = [_results(analysis, metric) for metric in analysis.metrics]
     if len(analysis.results) > 1:
-        made += [_tests(analysis, metric) for metric in COMPARED_METRICS]
+        made += [_tests(analysis, metric) for metric in analysis.metrics]
     return [*made, _costs(analysis)]
 
 
@@ -44,7 +44,7 @@ def _results(analysis: Analysis, metric: Metric) -> Table:
         )
     return Table(
         f"results-{metric.key}",
-        f"Final {metric.title} ({metric.unit})",
+        metric.with_unit(f"Final {metric.title}"),
         ("optimizer", "mean", "sd", _INTERVAL, "seeds", _BEST_EPOCH),
         rows,
         note="bold: the best mean; * mean (sd) of each run's best epoch, chosen on test",
@@ -74,7 +74,7 @@ def _tests(analysis: Analysis, metric: Metric) -> Table:
         )
     return Table(
         f"tests-{metric.key}",
-        f"{metric.heading} against {analysis.reference} ({metric.difference_unit})",
+        metric.with_unit(f"{metric.heading} against {analysis.reference}", metric.difference_unit),
         ("optimizer", "difference", _INTERVAL, "p (Holm)", "detectable", "verdict"),
         rows,
         parts={_INTERVAL: ("low", "high")},

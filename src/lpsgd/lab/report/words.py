@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from lpsgd.lab.analysis.comparison import COMPARED_METRICS, Analysis, OptimizerResult
+from lpsgd.lab.analysis.comparison import Analysis, OptimizerResult
 from lpsgd.lab.analysis.stats import ALPHA, POWER
 from lpsgd.lab.formatting import MISSING, fixed
+from lpsgd.lab.recipe import OWN_DATA
 
 
 def title(analysis: Analysis) -> str:
     """What was trained on what."""
-    named = [str(part) for part in (analysis.model, analysis.dataset) if part]
+    data = "own data" if analysis.dataset == OWN_DATA else analysis.dataset
+    named = [str(part) for part in (analysis.model, data) if part]
     return " on ".join(named) or analysis.folder
 
 
@@ -25,7 +27,7 @@ def method(analysis: Analysis) -> str:
     """How the tests were made, with the level after correction."""
     tests = {
         metric: [r.versus[metric.key] for r in analysis.results if r.versus]
-        for metric in COMPARED_METRICS
+        for metric in analysis.metrics
     }
     made = {metric: sum(test.p is not None for test in group) for metric, group in tests.items()}
     if not any(made.values()):

@@ -71,7 +71,7 @@ class Sweep:
         shared = to_json(self.recipe_of_all())
         found = {
             "recipe": {name: v for name, v in shared.items() if name not in OWN_FIELDS},
-            "search": asdict(self.how),
+            "search": {k: v for k, v in asdict(self.how).items() if v is not None},
             "space": {c.label: c.to_json() for c in self.competitors},
         }
         plain: dict[str, Any] = json.loads(json.dumps(found))

@@ -36,11 +36,27 @@ class Search:
     seed: int
     epochs: int
     seeds: int = 1  # runs of each trial, whose scores are averaged
+    own_direction: Direction | None = None  # if the metric is one of the user's own
 
     @property
     def direction(self) -> Direction:
         """Whether more is better."""
-        return DIRECTIONS[self.metric]
+        return self.own_direction or DIRECTIONS[self.metric]
+
+    @property
+    def sign(self) -> int:
+        """1 if more is better, else -1."""
+        return 1 if self.direction == "maximize" else -1
+
+    @property
+    def worst(self) -> float:
+        """What a trial that diverged counts with."""
+        return WORST[self.metric] if self.own_direction is None else -self.sign * 1e6
+
+    @property
+    def worst_merit(self) -> float:
+        """The same on the scale of figures, where more is better."""
+        return 0.0 if self.own_direction is None else -1e6
 
     def rungs(self) -> list[int]:
         """The epochs after which trials are scored; pruning is decided at all but the last.

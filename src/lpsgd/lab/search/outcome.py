@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
 from lpsgd.lab.formatting import setting_text
 from lpsgd.lab.search.definition import Sweep, folder_name
 from lpsgd.lab.search.proposals import Ended
+from lpsgd.lab.search.score_kind import ScoreKind, score_kind
 from lpsgd.lab.search.space import Competitor, Range
 from lpsgd.lab.store.disk.jsonio import encode
 
@@ -23,7 +25,8 @@ _NEAR_EDGE = 0.05  # of a range
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial, for tables and figures."""
+    """One trial, for tables and figures. ``top1`` and ``nll`` are merit and loss: of a problem of
+    the user's own, what `ScoreKind` says of them."""
 
     label: str
     number: int
@@ -96,6 +99,11 @@ class Outcome:
     trials: tuple[TrialResult, ...]
     winners: tuple[Winner, ...]  # of the competitors that have one
 
+    @cached_property
+    def kind(self) -> ScoreKind:
+        """What the trials are judged by."""
+        return score_kind(self.sweep.how, [t.top1 for t in self.trials if t.state == "complete"])
+
     @property
     def without_winner(self) -> list[str]:
         """The competitors of which no trial was trained to the end without diverging."""
@@ -113,11 +121,15 @@ class Outcome:
                 **{k: v for k, v in asdict(w).items() if k not in ("trial", "region")},
                 "note": w.note,
                 "trial": w.trial.number,
-                "val_top1": w.trial.top1,
-                "val_nll": w.trial.nll,
+                self.kind.keys[0]: w.trial.value if self.kind.own else w.trial.top1,
+                self.kind.keys[1]: w.trial.nll,
                 "good_region": None
                 if w.region is None
-                else {**asdict(w.region), "decades": w.region.decades, "points": GOOD},
+                else {
+                    **asdict(w.region),
+                    "decades": w.region.decades,
+                    "points": GOOD * self.kind.point,
+                },
                 "recipe": f"winners/{w.label}.toml",
             }
             for w in self.winners
@@ -141,8 +153,9 @@ def conclude(sweep: Sweep, ended: Mapping[str, Sequence[Ended]]) -> Outcome:
         for competitor in sweep.competitors
         for end in ended[competitor.label]
     )
+    kind = score_kind(sweep.how, [t.top1 for t in trials if t.state == "complete"])
     found = [
-        _winner(sweep, c, [t for t in trials if t.label == c.label], ended[c.label])
+        _winner(sweep, c, [t for t in trials if t.label == c.label], ended[c.label], kind)
         for c in sweep.competitors
     ]
     return Outcome(sweep, trials, tuple(winner for winner in found if winner is not None))
@@ -164,23 +177,26 @@ def _trial(competitor: Competitor, end: Ended) -> TrialResult:
 
 
 def _winner(
-    sweep: Sweep, competitor: Competitor, trials: Sequence[TrialResult], ended: Sequence[Ended]
+    sweep: Sweep,
+    competitor: Competitor,
+    trials: Sequence[TrialResult],
+    ended: Sequence[Ended],
+    kind: ScoreKind,
 ) -> Winner | None:
     """The best complete trial; of equal ones that with the lower NLL, then the earlier one.
 
     None if no trial is complete: a divergence is not a result to choose.
     """
-    sign = -1 if sweep.how.direction == "maximize" else 1
 
     def rank(place: int) -> tuple[float, float, int]:
         nll = trials[place].nll
-        return sign * trials[place].value, math.inf if nll is None else nll, place
+        return -sweep.how.sign * trials[place].value, math.inf if nll is None else nll, place
 
     states = [trial.state for trial in trials]
     best = min((k for k, state in enumerate(states) if state == "complete"), key=rank, default=None)
     if best is None:
         return None
-    region = good_region(best_by_lr(trials))
+    region = good_region(best_by_lr(trials), GOOD * kind.point)
     return Winner(
         label=competitor.label,
         optimizer=competitor.optimizer,

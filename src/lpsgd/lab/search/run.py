@@ -16,16 +16,18 @@ from lpsgd.lab.execution.local import default_jobs, keeping_workers
 from lpsgd.lab.execution.run import run_tasks
 from lpsgd.lab.plan import Task
 from lpsgd.lab.search.definition import Sweep, write_definition
-from lpsgd.lab.search.method import WORST, Search
+from lpsgd.lab.search.method import Search
 from lpsgd.lab.search.proposals import Ended, Score, Searching, TrialRequest, search
 from lpsgd.lab.search.space import Competitor
 from lpsgd.lab.search.storage import StorageUrl
 from lpsgd.lab.search.trials import TrialLog, open_trial_log
 from lpsgd.lab.store.manifest import write_plan
+from lpsgd.lab.store.metrics_file import MetricsRow
 from lpsgd.lab.store.run_folder import check_folder
 from lpsgd.lab.store.run_record import load_run
 
 if TYPE_CHECKING:
+    from lpsgd.lab.own.problem import Problem
     from lpsgd.lab.training.options import RunOptions
 
 Wanted: TypeAlias = "Mapping[str, Sequence[TrialRequest]]"
@@ -35,13 +37,19 @@ _POLL_SECONDS = 0.5
 
 
 def run_search(
-    sweep: Sweep, url: StorageUrl, choice: ExecutorChoice, options: RunOptions, *, command: str
+    sweep: Sweep,
+    url: StorageUrl,
+    choice: ExecutorChoice,
+    options: RunOptions,
+    *,
+    command: str,
+    problem: Problem | None = None,
 ) -> dict[str, list[Ended]]:
     """Run the sweep, or what is left of it; return the trials of each competitor."""
     write_definition(sweep, url, command)
     opened = open_trial_log(url, sweep.name, sweep.competitors, sweep.how)
     with opened as log, keeping_workers():  # a rung begins where the one before has ended
-        return _Runner(sweep, log, choice, replace(options, score_test=False)).run()
+        return _Runner(sweep, log, choice, replace(options, score_test=False), problem).run()
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class _Runner:
     log: TrialLog
     choice: ExecutorChoice
     options: RunOptions
+    problem: Problem | None = None
     # The trials known so far, and what is asked of each, for `lpsgd status`.
     tasks: dict[tuple[str, int], list[Task]] = field(default_factory=dict)
     notes: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
@@ -171,7 +180,7 @@ class _Runner:
             if read_score(task, epoch, self.sweep.how) is None:
                 todo.append(task)
         options = replace(self.options, until_epoch=epoch)
-        return run_tasks(todo, self.choice, options) if todo else []
+        return run_tasks(todo, self.choice, options, problem=self.problem) if todo else []
 
 
 def trial_score(tasks: Sequence[Task], epoch: int, how: Search) -> Score | None:
@@ -180,7 +189,7 @@ def trial_score(tasks: Sequence[Task], epoch: int, how: Search) -> Score | None:
     if len(known) < len(tasks):
         return None
     if any(score.nll is None for score in known):
-        return Score(WORST[how.metric], 0.0, None)
+        return Score(how.worst, how.worst_merit, None)
     return Score(*(fmean(getattr(s, n) for s in known) for n in ("value", "top1", "nll")))
 
 
@@ -191,13 +200,18 @@ def read_score(task: Task, epoch: int, how: Search) -> Score | None:
     """
     run = load_run(task.folder, task.folder)
     for row in run.history:
-        top1, nll = row.val_top1, row.val_nll
-        # weights that are NaN have an accuracy, too: that of chance
-        known = top1 is not None and nll is not None and math.isfinite(top1 + nll)
-        if row.epoch == epoch and known:
-            value = top1 if how.metric == "top1" else nll
-            assert value is not None
-            return Score(value, top1, nll)
+        if row.epoch == epoch and (score := _row_score(row, how)) is not None:
+            return score
     if run.state == "diverged":
-        return Score(WORST[how.metric], 0.0, None)
+        return Score(how.worst, how.worst_merit, None)
     return None
+
+
+def _row_score(row: MetricsRow, how: Search) -> Score | None:
+    own = how.own_direction is not None
+    value, loss = row.get(f"val_{how.metric}"), row.get("val_loss" if own else "val_nll")
+    merit = how.sign * value if own and value is not None else row.val_top1
+    if value is None or loss is None or merit is None:
+        return None
+    # weights that are NaN have an accuracy, too: that of chance
+    return Score(value, merit, loss) if math.isfinite(merit + loss) else None

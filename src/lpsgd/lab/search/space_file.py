@@ -102,7 +102,7 @@ def _competitor(label: str, table: Any, source: str, allow_import: bool) -> Comp
     if not competitor.searched:
         raise UserError(f"{where}: nothing to search; give a setting several values or a range")
     try:
-        registry.check_settings(optimizer, {**competitor.fixed, **_first_values(competitor)})
+        registry.check_settings(optimizer, {**competitor.fixed, **first_values(competitor)})
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
     return competitor
@@ -193,7 +193,8 @@ def _values_to_try(competitor: Competitor) -> dict[str, list[Any]]:
     }
 
 
-def _first_values(competitor: Competitor) -> dict[str, Any]:
+def first_values(competitor: Competitor) -> dict[str, Any]:
+    """A value for each searched setting."""
     return {name: values[0] for name, values in _values_to_try(competitor).items()}
 
 
@@ -207,7 +208,7 @@ def _try_out(competitor: Competitor, where: str) -> None:
     for lr in lrs:
         if not _is_finite(lr) or lr <= 0:
             raise UserError(f"{where} lr: {lr!r} must be a finite number above 0")
-    first = _first_values(competitor)
+    first = first_values(competitor)
     combinations = [first, *({**first, name: v} for name in tried for v in tried[name][1:])]
     if math.prod(map(len, tried.values())) <= _MOST_TRIED:
         combinations = [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.formatting import fixed, short
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.disk.jsonio import json_line, number, read_lines
 
@@ -37,6 +39,26 @@ class MetricsRow:
     images_per_second: float | None = None
     seconds: float | None = None
     optimizer_seconds: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Of a loss and metrics that the user gave, such as ``test_f1``."""
+
+    @classmethod
+    def of(cls, scores: Mapping[str, float], **values: Any) -> MetricsRow:
+        """A row with these scores: of the user's own loss and metrics, or in fields of their name.
+
+        A metric of the user's that has the name of a field may be something else.
+        """
+        if _OWN_LOSS in scores:
+            return cls(**values, scores=scores)
+        return cls(**values, **{name: v for name, v in scores.items() if name in _NUMBERS})
+
+    def flat(self) -> dict[str, Any]:
+        """The values by their names, as one line of metrics.jsonl has them."""
+        values = asdict(self)
+        scores = values.pop("scores")
+        # of a user's own problem, what the laboratory would have measured was not
+        kept = {name: v for name, v in values.items() if not (scores and name.startswith(_SPLITS))}
+        return {**kept, **scores}
 
     @property
     def alpha(self) -> float | None:
@@ -49,30 +71,53 @@ class MetricsRow:
         return self.val_top1 if self.test_top1 is None else self.test_top1
 
     @property
+    def score(self) -> tuple[str, str] | None:
+        """The score that decides, named and as text; of the test set or, failing that, validation.
+
+        >>> MetricsRow(epoch=1, val_top1=91.5).score
+        ('validation accuracy', '91.50 %')
+        >>> MetricsRow(epoch=1, scores={"train_loss": 0.5, "test_f1": 0.875}).score
+        ('test f1', '0.875')
+        """
+        for split, title in (("test", "test"), ("val", "validation")):
+            if not self.scores and (accuracy := self.get(f"{split}_top1")) is not None:
+                return f"{title} accuracy", f"{fixed(accuracy, 2)} %"
+            for name in self.scores:  # the first one decides
+                if name.startswith(f"{split}_"):
+                    return name.replace(split, title, 1).replace("_", " ", 1), short(
+                        self.scores[name]
+                    )
+        return None
+
+    @property
     def update_per_lr(self) -> float | None:
         """The update's root mean square divided by the learning rate."""
         return self.update_rms / self.lr if self.update_rms and self.lr else None
 
     def get(self, metric: str) -> float | None:
         """A metric by its name; None if there is none of this name."""
-        found: float | None = getattr(self, metric, None)
+        found: float | None = self.scores.get(metric, getattr(self, metric, None))
         return found
 
 
 _LARGEST = 1e100  # squares and sums of it are numbers, too
 _COUNTS = ("epoch", "step", "steps")
-_NUMBERS = tuple(field.name for field in fields(MetricsRow) if field.name not in _COUNTS)
+_NUMBERS = tuple(f.name for f in fields(MetricsRow) if f.name not in (*_COUNTS, "scores"))
+_SPLITS = ("train_", "val_", "test_")
+_OWN_LOSS = "train_loss"  # in the rows of the user's own problems, and in no others
 
 
 def _row(values: dict[str, Any], place: int) -> MetricsRow:
     """The row of one line; its place is the epoch where it does not say."""
-    found: dict[str, Any] = {name: number(values.get(name)) for name in _NUMBERS}
+    own = [name for name in values if name.startswith(_SPLITS)] if _OWN_LOSS in values else []
+    found: dict[str, Any] = {name: number(values.get(name)) for name in (*_NUMBERS, *own)}
     for name, value in found.items():
-        limit = 100.0 if "_top" in name else _LARGEST
+        limit = 100.0 if "_top" in name and name not in own else _LARGEST
         if value is not None and limit < abs(value) < math.inf:
             raise ValueError(f"{name}={value:g} is no measurement; at most {limit:g} is")
     counts = {name: v for name in _COUNTS if isinstance(v := values.get(name), int)}
-    return MetricsRow(**{**found, "epoch": place, **counts})
+    scores = {name: value for name in own if (value := found.pop(name, None)) is not None}
+    return MetricsRow(**{**found, "scores": scores, "epoch": place, **counts})
 
 
 def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
@@ -102,7 +147,7 @@ class MetricsFile:
 
     def append(self, row: MetricsRow) -> None:
         """Add one row, atomically."""
-        data = json_line(asdict(row)).encode()
+        data = json_line(row.flat()).encode()
         with writing(self.path.parent):
             handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:

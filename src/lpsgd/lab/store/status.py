@@ -29,6 +29,8 @@ class RunProgress(PlannedRun):
     reason: str | None = None
     note: str | None = None
     """What it does at the moment besides training, if it does."""
+    score: str | None = None
+    """The score that decides, as text."""
 
     @property
     def epochs_left(self) -> int | None:
@@ -104,6 +106,7 @@ def _at(begun: RunProgress, run: RunRecord) -> RunProgress:
         begun,
         epoch=run.history[-1].epoch if run.history else 0,
         accuracy=run.last("accuracy"),
+        score=run.history[-1].score[1] if run.history and run.history[-1].score else None,
         seconds_per_epoch=mean(seconds) if seconds else None,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +17,24 @@ from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.training.checkpoint import read_checkpoint
 from lpsgd.lab.training.numerics import seed_all
+from lpsgd.lab.training.objective import Classification, Objective
 from lpsgd.lab.training.options import RunOptions
 from lpsgd.lab.training.parallel import strategies
 from lpsgd.lab.training.parallel.world import World
 from lpsgd.peers import factory
 
+if TYPE_CHECKING:
+    from lpsgd.lab.own.problem import Problem
 
-def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data:
-    """Load the data of a recipe."""
+
+def load_data(
+    recipe: Recipe, options: RunOptions, device: torch.device, problem: Problem | None = None
+) -> Data:
+    """Load the data of a recipe, or those that the user gave."""
+    if problem is not None and problem.has_data:
+        from lpsgd.lab.own.loaders import own_data
+
+        return own_data(problem, recipe, device, options.workers)
     return datasets.load(
         recipe.dataset,
         options.root,
@@ -40,21 +50,30 @@ def load_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Data
     )
 
 
+def make_objective(recipe: Recipe, problem: Problem | None = None) -> Objective:
+    """The loss and the scores of a recipe, or those that the user gave."""
+    if problem is not None and problem.has_data:
+        from lpsgd.lab.own.objective import OwnObjective
+
+        return OwnObjective.of(problem, recipe.problem.metrics if recipe.problem else {})
+    return Classification(recipe.label_smoothing)
+
+
 def make_model(
-    recipe: Recipe, data: Data, device: torch.device, world: World, *, sharded: bool
+    recipe: Recipe,
+    data: Data,
+    device: torch.device,
+    world: World,
+    *,
+    sharded: bool,
+    problem: Problem | None = None,
 ) -> nn.Module:
     """The model of a recipe with its first weights, which the seed decides and no optimizer."""
-    width = recipe.width
-    convolutions = recipe.model.startswith(("resnet", "vgg"))
-    if convolutions and width is not None and width < 8 and device.type == "cpu":
-        raise UserError(
-            f"width={width} is too narrow for {recipe.model} on a CPU, where torch's "
-            "channels_last convolutions corrupt memory below 8 channels; use 8 or more"
-        )
     seed_all(recipe.seed)
-    model = models.create(
-        recipe.model, input_shape=data.input_shape, classes=data.classes, width=width
-    ).to(device)
+    if problem is not None and problem.model is not None:
+        model = problem.make_model().to(device)
+    else:
+        model = _named_model(recipe, data, device)
     if recipe.start is not None:
         load_weights(model, Path(recipe.start))
     if data.task == "image" and not sharded:  # FSDP2 takes contiguous parameters alone
@@ -63,6 +82,28 @@ def make_model(
         model = strategies.share_batch_norms(model, device)
         strategies.share_dropouts(model)
     return model.train()
+
+
+def _named_model(recipe: Recipe, data: Data, device: torch.device) -> nn.Module:
+    """One of the laboratory's networks."""
+    width = recipe.width
+    convolutions = recipe.model.startswith(("resnet", "vgg"))
+    if convolutions and width is not None and width < 8 and device.type == "cpu":
+        raise UserError(
+            f"width={width} is too narrow for {recipe.model} on a CPU, where torch's "
+            "channels_last convolutions corrupt memory below 8 channels; use 8 or more"
+        )
+    return models.create(
+        recipe.model, input_shape=data.input_shape, classes=data.classes, width=width
+    ).to(device)
+
+
+def make_network(recipe: Recipe, problem: Problem | None = None) -> nn.Module:
+    """The network of a recipe on the CPU, for weights that are loaded afterwards."""
+    device = torch.device("cpu")
+    if problem is not None and problem.model is not None:
+        return problem.make_model()
+    return _named_model(recipe, load_data(recipe, RunOptions(), device, problem), device)
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:

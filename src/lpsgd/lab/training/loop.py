@@ -35,11 +35,13 @@ from lpsgd.lab.training.build import load_data
 from lpsgd.lab.training.checkpoint import CheckpointStore, fitting
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.numerics import numerics
+from lpsgd.lab.training.objective import Classification
 from lpsgd.lab.training.options import RunOptions, check_options
 from lpsgd.lab.training.parallel.world import ALONE, World
 from lpsgd.lab.training.trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
+    from lpsgd.lab.own.problem import Problem
     from lpsgd.lab.spectra.measure import RunMonitor
 
 _VERSION = 1  # of checkpoints
@@ -54,13 +56,15 @@ def train(
     stop: threading.Event | None = None,
     listen: RunListener = lambda event: None,
     world: World = ALONE,
+    problem: Problem | None = None,
 ) -> RunResult:
     """Train ``recipe`` in ``folder`` from its newest checkpoint to the end; return its result.
 
     A run that has ended is not trained again. One that pauses, as ``options.until_epoch`` asks,
     returns the state "paused" and leaves no result.json. Setting ``stop`` makes the run save and
     raise `Interrupted`. ``listen`` hears of the start, steps, epochs, warnings and the end. Each
-    process of a ``world`` calls this; the first one writes and hears.
+    process of a ``world`` calls this; the first one writes and hears. ``problem`` holds what the
+    recipe only names: a model, data and a loss of the user's own.
     """
     options = options or RunOptions()
     listen = listen if world.main else (lambda event: None)
@@ -73,8 +77,8 @@ def train(
             with numerics(recipe) as device, _lost_image_workers_explained():
                 device = world.device(device)
                 precision.require(recipe.precision, device)
-                data = load_data(recipe, options, device)
-                trainer = Trainer(recipe, data, device, world, options.strategy)
+                data = load_data(recipe, options, device, problem)
+                trainer = Trainer(recipe, data, device, world, options.strategy, problem)
                 environment = describe_environment(recipe.threads, str(device))
                 if world.together:
                     environment |= {"processes": world.size, "strategy": options.strategy}
@@ -158,9 +162,9 @@ class _Session:
         self._clock = time.perf_counter()
         rows = None if self.world.size == 1 else lambda n: torch.cat(trainer.rows_here(n))
         batches = trainer.data.train.epoch(self.epoch - 1, start=self.batch, rows=rows)
-        for inputs, targets in batches:
+        for batch in batches:
             last = self.batch + 1 == trainer.steps_per_epoch
-            trainer.train_step(inputs, targets, measure=last)
+            trainer.train_step(batch, measure=last)
             self.batch += 1
             self._between_steps()
         trainer.settle()
@@ -178,13 +182,13 @@ class _Session:
         )
         if stop:
             self._save_and_leave()
-        if due:
+        if due and self.trainer.data.train.resumable:
             self._save()
 
     def _end_epoch(self, log: RunLog) -> None:
         row = self._evaluate()
         watched = "test" if self.options.score_test else "val" if self.trainer.data.val else "train"
-        loss = row.get(f"{watched}_nll") or 0.0
+        loss = row.get(f"{watched}_{self.trainer.objective.loss_name}") or 0.0
         if math.isfinite(loss):
             # before the metrics are written: a run stopped in here does both again
             self._measure_curvature(self.epoch)
@@ -198,30 +202,34 @@ class _Session:
         self.epoch += 1
         self.batch = 0
         self.trainer.start_epoch()
+        if not self.trainer.data.train.resumable:
+            self._save()
 
     def _evaluate(self) -> MetricsRow:
         """Return the epoch's row of metrics.jsonl. Evaluating changes no state."""
         trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
         score = partial(trainer.evaluate, between=self._between_batches)
         rows = None if self.world.size == 1 else lambda n: self.world.mine(torch.arange(n))
-        every = recipe.train_eval_every
+        every, loss = recipe.train_eval_every, trainer.objective.loss_name
         asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
         train = score(trainer.data.train.plain(rows)) if asked else None
         val = score(trainer.data.val.epoch(0, rows=rows)) if trainer.data.val is not None else None
         test = score(trainer.data.test.epoch(0, rows=rows)) if self.options.score_test else None
-        return MetricsRow(
+        measured = {
+            "train": self._train_scores() | ({f"{loss}_eval": train[loss]} if train else {}),
+            "val": val or {},
+            "test": test or {},
+        }
+        return MetricsRow.of(
+            {
+                f"{split}_{name}": x
+                for split, found in measured.items()
+                for name, x in found.items()
+            },
             epoch=self.epoch,
             step=trainer.step,
             lr=sums.lr,
             p=sums.p,
-            train_nll=sums.nll.item() / sums.examples,
-            train_top1=100 * sums.correct.item() / sums.examples,
-            train_nll_eval=train.nll if train else None,
-            val_nll=val.nll if val else None,
-            val_top1=val.top1 if val else None,
-            test_nll=test.nll if test else None,
-            test_top1=test.top1 if test else None,
-            test_top5=test.top5 if test else None,
             update_rms=sums.update_rms,
             grad_density=sums.grad_density,
             grad_norm=sums.grad_norm.item() / sums.steps,
@@ -230,6 +238,14 @@ class _Session:
             seconds=sums.seconds,
             optimizer_seconds=sums.optimizer_seconds,
         )
+
+    def _train_scores(self) -> dict[str, float]:
+        """The means over the epoch's steps."""
+        sums, objective = self.trainer.sums, self.trainer.objective
+        found = {objective.loss_name: sums.nll.item() / sums.examples}
+        if isinstance(objective, Classification):
+            found["top1"] = 100 * sums.correct.item() / sums.examples
+        return found
 
     def _curvature_monitor(self) -> RunMonitor | None:
         if self.options.curvature is None:
@@ -329,6 +345,11 @@ class _Session:
             self._clock = now
 
     def _save_and_leave(self) -> None:
+        if self.batch and not self.trainer.data.train.resumable:
+            raise Interrupted(
+                f"stopped in epoch {self.epoch} of {self.trainer.recipe.epochs}; the training data "
+                "have no index, so the same command resumes at the beginning of this epoch"
+            )
         self._save()
         raise Interrupted(
             f"stopped at step {self.trainer.step} of {self.trainer.total_steps} and saved in "

@@ -6,33 +6,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from lpsgd.lab.training.parallel.strategies import unshard
 
-
-@dataclass(frozen=True)
-class Scores:
-    """Mean negative log-likelihood, and accuracies in percent."""
-
-    nll: float
-    top1: float
-    top5: float
+if TYPE_CHECKING:
+    from lpsgd.lab.training.objective import Objective
 
 
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    objective: Objective,
+    batches: Iterable[Any],
     autocast: Callable[[], AbstractContextManager[object]],
     between: Callable[[], None] = lambda: None,
     total: Callable[..., tuple[Tensor, ...]] = lambda *parts: parts,
-) -> Scores:
+) -> dict[str, float]:
     """Score ``model`` in evaluation mode; ``between`` is called after each batch.
 
     ``total`` adds up over the processes that have each a part of every batch.
@@ -40,21 +34,16 @@ def evaluate(
     was_training = model.training
     model.eval()
     sums: Tensor | None = None
-    for inputs, targets in batches:
+    for batch in batches:
         with autocast():
-            logits = model(inputs)
-        logits = logits.float()
-        best = logits.topk(min(5, logits.shape[1]), dim=1).indices == targets[:, None]
-        nll = cross_entropy(logits, targets, reduction="sum").double()
-        count = torch.full_like(nll, len(targets))
-        found = torch.stack([nll, best[:, 0].sum().double(), best.sum().double(), count])
+            found = objective.scores(model, batch)
         sums = found if sums is None else sums + found
         between()
     model.train(was_training)
     if sums is None:
         raise ValueError("there is nothing to evaluate on: the loader gave no batches")
-    loss, right, near, examples = (part.item() for part in total(*sums))
-    return Scores(nll=loss / examples, top1=100 * right / examples, top5=100 * near / examples)
+    *scores, examples = (part.item() for part in total(*sums))
+    return {name: score / examples for name, score in zip(objective.names, scores, strict=True)}
 
 
 def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from lpsgd.geometry import gradient_density
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.recipe import Recipe
-from lpsgd.lab.training.build import make_average, make_model, make_optimizer
+from lpsgd.lab.training.build import make_average, make_model, make_objective, make_optimizer
 from lpsgd.lab.training.lr import lr_factor
 from lpsgd.lab.training.metrics import (
-    Scores,
     Stopwatch,
     evaluate,
     gradient_norm,
@@ -39,6 +37,7 @@ from lpsgd.peers import grammar
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
+    from lpsgd.lab.own.problem import Problem
 
 _LOSSES_PER_CHECK = {"cpu": 1}  # of other devices 25: asking makes a GPU wait
 
@@ -84,9 +83,11 @@ class Trainer:
         device: torch.device,
         world: World = ALONE,
         strategy: str = "ddp",
+        problem: Problem | None = None,
     ) -> None:
         self.recipe = recipe
         self.data = data
+        self.objective = make_objective(recipe, problem)
         self.device = device
         self.world = world
         self.sharded = world.together and strategy == "fsdp2"
@@ -100,12 +101,10 @@ class Trainer:
             end=recipe.lr_end,
         )
 
-        self.model = make_model(recipe, data, device, world, sharded=self.sharded)
+        self.model = make_model(recipe, data, device, world, sharded=self.sharded, problem=problem)
         self.ema = make_average(self.model, recipe.ema)
         spread = self._spread()
-        self.network: Callable[[Tensor], Tensor] = (
-            torch.compile(spread) if recipe.compile else spread
-        )
+        self.network: Callable[..., Any] = torch.compile(spread) if recipe.compile else spread
         self._averaging = partial(strategies.averaging, spread)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(recipe, self.model, steps_per_epoch=self.steps_per_epoch)
@@ -124,48 +123,47 @@ class Trainer:
 
     # ------------------------------------------------------------------ one step
 
-    def train_step(self, inputs: Tensor, targets: Tensor, *, measure: bool = False) -> None:
+    def train_step(self, batch: Any, *, measure: bool = False) -> None:
         """Take one optimizer step; ``measure`` adds its size and the gradient's density."""
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = base * self.lr_factor(self.step)
-        loss, nll, correct = self._backward(inputs, targets)
+        found = self._backward(batch)
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
         if measure:
             density = gradient_density(gradients(self.parameters))
             self.sums.grad_density = float(unshard(density))
             before = [p.detach().clone() for p in self.parameters]
-        self._optimizer_step(inputs, targets)
+        self._optimizer_step(batch)
         if measure:
             self.sums.update_rms = update_rms(before, self.parameters)
         if self.ema is not None:
             self.ema.update_parameters(self.model)
         self.step += 1
-        images = self._images(inputs)
-        self._add(loss, nll, correct, norm, images, images * (len(targets) // len(inputs)))
+        rows = self._rows(batch)
+        self._add(*found, norm, rows, rows * self.objective.examples_per_row(batch))
 
-    def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill the gradients of the mean loss over a batch, in ``accumulate`` parts."""
+    def _backward(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Fill the gradients of the mean loss over a batch, in ``accumulate`` parts.
+
+        Returns that mean, and of all examples the summed loss and how many were predicted right.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        smoothing, examples = self.recipe.label_smoothing, len(targets) // len(inputs)
-        images, pieces = self._images(inputs), self._pieces(inputs, targets)
-        total_loss = total_nll = total_correct = self._zero
-        for number, (part, goal) in enumerate(pieces, 1):
-            with self._averaging(wanted=number == len(pieces)):
+        objective, rows, parts = self.objective, self._rows(batch), self._parts(batch)
+        mean = total = correct = self._zero
+        for number, part in enumerate(parts, 1):
+            with self._averaging(wanted=number == len(parts)):
                 with self.autocast():
-                    logits = self.network(part)
-                    loss = cross_entropy(logits, goal, label_smoothing=smoothing)
-                share = len(goal) / (images * examples)
+                    found = objective.train(self.network, part)
+                share = objective.rows(part) / rows
                 # the processes' gradients will be averaged, where their shares should be added
                 weight = share * self.world.size
-                self._fill_gradients(loss if weight == 1 else loss * weight)
-            with torch.no_grad():
-                nll = cross_entropy(logits.float(), goal) if smoothing else loss
-                total_loss = total_loss + loss.detach() * share
-                total_nll = total_nll + nll.detach() * len(goal)
-                total_correct = total_correct + (logits.argmax(1) == goal).sum()
-        loss, nll, correct = self.world.sum(total_loss, total_nll, total_correct)
-        return loss, nll, correct
+                self._fill_gradients(found.loss if weight == 1 else found.loss * weight)
+            mean = mean + found.loss.detach() * share
+            total = total + found.total
+            correct = correct if found.correct is None else correct + found.correct
+        mean, total, correct = self.world.sum(mean, total, correct)
+        return mean, total, correct
 
     def rows_here(self, count: int) -> list[Tensor]:
         """The rows of a batch of ``count`` that this process computes, for each part of it.
@@ -175,20 +173,16 @@ class Trainer:
         parts = torch.arange(count).tensor_split(self.recipe.accumulate)
         return [self.world.mine(part) for part in parts]
 
-    def _images(self, inputs: Tensor) -> int:
+    def _rows(self, batch: Any) -> int:
         """How many rows the batch has of which these are the rows here."""
-        return len(inputs) if self.world.size == 1 else self.recipe.batch_size
+        return self.objective.rows(batch) if self.world.size == 1 else self.recipe.batch_size
 
-    def _pieces(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def _parts(self, batch: Any) -> list[Any]:
         """The parts of a batch, of each the rows that are here."""
         if self.recipe.accumulate == 1:
-            return [(inputs, targets)]
-        # text has several targets for one input row, so targets are split where inputs are
-        examples = len(targets) // len(inputs)
-        sizes = [len(rows) for rows in self.rows_here(self._images(inputs))]
-        parts = torch.split(inputs, sizes)
-        goals = torch.split(targets, [size * examples for size in sizes])
-        return list(zip(parts, goals, strict=True))
+            return [batch]
+        sizes = [len(rows) for rows in self.rows_here(self._rows(batch))]
+        return self.objective.split(batch, sizes)
 
     def _fill_gradients(self, loss: Tensor) -> None:
         if not self.recipe.create_graph:
@@ -207,9 +201,9 @@ class Trainer:
             return gradient_norm(self.parameters)
         return unshard(nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm))
 
-    def _optimizer_step(self, inputs: Tensor, targets: Tensor) -> None:
+    def _optimizer_step(self, batch: Any) -> None:
         def closure() -> Tensor:
-            loss = self._backward(inputs, targets)[0]
+            loss = self._backward(batch)[0]
             if self.recipe.clip_norm is not None:
                 self._clip()  # the step is taken along this gradient
             return loss
@@ -281,14 +275,16 @@ class Trainer:
         self.check_losses()
         self.sums.optimizer_seconds += self._watch.take()
 
-    def evaluate(self, batches: Any, between: Callable[[], None] = lambda: None) -> Scores:
+    def evaluate(
+        self, batches: Any, between: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
         """Score the averaged weights if there are any, else the trained ones.
 
         ``batches`` are the rows here; the scores are those of all processes together.
         """
         model: Any = self.model if self.ema is None else self.ema.module
         try:
-            return evaluate(model, batches, self.autocast, between, self.world.sum)
+            return evaluate(model, self.objective, batches, self.autocast, between, self.world.sum)
         finally:
             if self.sharded:  # free what FSDP2 keeps for a backward pass that never comes
                 model.reshard()

@@ -25,13 +25,13 @@ from lpsgd.lab.report.style import (
     series_styles,
 )
 from lpsgd.lab.report.widths import COLUMN, TEXT
-from lpsgd.lab.search.outcome import GOOD, Outcome, TrialResult, Winner, best_by_lr, pruned_text
+from lpsgd.lab.search.outcome import Outcome, TrialResult, Winner, best_by_lr, pruned_text
+from lpsgd.lab.search.score_kind import ScoreKind
 from lpsgd.lab.search.space import Competitor
 
 _SHOWN = 25.0  # percentage points below the best that the axes reach
 _BELOW_WINNERS = 5.0  # and below the worst winner, whose own rates are to be seen
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_ACCURACY = "validation accuracy [%]"
 _LEGEND_ENTRY = 1.45  # inches that the longest entry of a legend takes
 _LEAST_TRIALS = 8  # below which a forest fitted to them says nothing
 _MOST_CELLS = 12  # on a side of a heat map; with more values, points are drawn instead
@@ -44,16 +44,16 @@ def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
         return []
     winners = {winner.label: winner for winner in outcome.winners}
     with _panels(len(searched), sharex=True, sharey=True) as (figure, axes):
-        bottom = _bottom(outcome.trials, outcome.winners)
+        bottom = _bottom(outcome.trials, outcome.kind, outcome.winners)
         for axis, label in zip(axes, searched, strict=True):
             axis.set_title(f"{label}: no winner")
             _draw_lr(axis, outcome.of(label), winners.get(label), bottom)
         for axis in axes:
             axis.set_xscale("log")
-            axis.set_ylim(bottom, _top(outcome.trials, bottom))
+            axis.set_ylim(bottom, _top(outcome.trials, outcome.kind, bottom))
             axis.set_xlabel("learning rate")
             axis.tick_params(labelbottom=True)
-        axes[0].set_ylabel(_ACCURACY)
+        axes[0].set_ylabel(outcome.kind.axis)
         _legend_of_states(figure, outcome, bottom)
     rows = [
         (label, lr, top1)
@@ -62,8 +62,8 @@ def accuracy_over_lr(outcome: Outcome) -> list[Picture | Table]:
         if not math.isnan(top1)
     ]
     caption = (
-        "Validation accuracy over the learning rate. Line: the best over the other settings. "
-        f"Shaded: the learning rates that lose at most {GOOD:g} point against the best, "
+        f"{_heading(outcome)} over the learning rate. Line: the best over the other settings. "
+        f"Shaded: the learning rates that lose at most {outcome.kind.lost} against the best, "
         f"with their width in decades.{pruned_text(outcome)}"
     )
     return [
@@ -124,7 +124,7 @@ def heat_maps(outcome: Outcome) -> list[Picture | Table]:
         return []
     with _panels(len(shown), height=2.9, width=COLUMN * 1.25) as (figure, axes):
         for axis, competitor in zip(axes, shown, strict=True):
-            _draw_heat(figure, axis, outcome.of(competitor.label))
+            _draw_heat(figure, axis, outcome.of(competitor.label), outcome.kind)
             axis.set_title(competitor.label)
             axis.grid(False)
     rows = [
@@ -133,7 +133,7 @@ def heat_maps(outcome: Outcome) -> list[Picture | Table]:
         for (lr, p), top1 in sorted(_best_cells(outcome.of(c.label)).items())
     ]
     caption = (
-        "Validation accuracy over the learning rate and p_max: the best over the other settings. "
+        f"{_heading(outcome)} over the learning rate and p_max: the best over the other settings. "
         "Empty: not tried. Many different values are drawn as points where they lie. Pruned trials "
         "count with their last score."
     )
@@ -151,10 +151,10 @@ def _best_cells(trials: Sequence[TrialResult]) -> dict[tuple[float, float], floa
     return cells
 
 
-def _draw_heat(figure: Figure, axis: Axes, trials: Sequence[TrialResult]) -> None:
+def _draw_heat(figure: Figure, axis: Axes, trials: Sequence[TrialResult], kind: ScoreKind) -> None:
     cells = _best_cells(trials)
     rates, exponents = (sorted({place[k] for place in cells}) for k in (0, 1))
-    low, high = _bottom(trials), max(cells.values())
+    low, high = _bottom(trials, kind), max(cells.values())
     if max(len(rates), len(exponents)) > _MOST_CELLS:
         drawn: Any = axis.scatter(
             [lr for lr, _ in cells],
@@ -176,7 +176,7 @@ def _draw_heat(figure: Figure, axis: Axes, trials: Sequence[TrialResult]) -> Non
     axis.set_xlabel("learning rate")
     axis.set_ylabel(r"$p_\mathrm{max}$")
     bar = figure.colorbar(drawn, ax=axis, extend="min" if min(cells.values()) < low else "neither")
-    bar.set_label(_ACCURACY)
+    bar.set_label(kind.axis)
 
 
 def _write_cells(axis: Axes, table: list[list[float]], low: float, high: float) -> None:
@@ -186,7 +186,7 @@ def _write_cells(axis: Axes, table: list[list[float]], low: float, high: float) 
                 dark = value < low + 0.6 * (high - low)  # viridis is dark there
                 # not the white that turns dark with the page: a cell keeps its colour
                 ink = "#fefefe" if dark else "#000000"
-                axis.text(x, y, f"{value:.1f}", ha="center", va="center", size=6, color=ink)
+                axis.text(x, y, f"{value:.3g}", ha="center", va="center", size=6, color=ink)
 
 
 def importance_of_settings(outcome: Outcome) -> list[Picture | Table]:
@@ -260,13 +260,13 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
                 markersize=3.5,
                 markevery=max(1, len(line) // 8),
             )
-        bottom = _bottom(outcome.trials, outcome.winners)
+        bottom = _bottom(outcome.trials, outcome.kind, outcome.winners)
         axis.set_ylim(max(axis.get_ylim()[0], bottom), None)
         axis.set_xlabel("trials")
-        axis.set_ylabel("best validation accuracy so far [%]")
+        axis.set_ylabel(f"best so far, {outcome.kind.axis}")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(loc="outside right upper")
-    caption = "The best validation accuracy so far against the number of trials."
+    caption = f"{_heading(outcome)}: the best so far against the number of trials."
     return [
         Picture("best-so-far", caption, figure),
         Table("best-so-far", "best so far", ("label", "trials", "top1"), rows, False),
@@ -285,16 +285,23 @@ def _running_best(trials: Sequence[TrialResult]) -> list[tuple[int, float]]:
     return line
 
 
-def _bottom(trials: Sequence[TrialResult], winners: Sequence[Winner] = ()) -> float:
+def _heading(outcome: Outcome) -> str:
+    """What is drawn, as it begins a caption."""
+    return outcome.kind.axis.removesuffix(" [%]").capitalize()
+
+
+def _bottom(
+    trials: Sequence[TrialResult], kind: ScoreKind, winners: Sequence[Winner] = ()
+) -> float:
     """Where axes begin: at the worst trial, but not far below the best, nor above a winner."""
-    scores = [trial.top1 for trial in trials]
-    far = min([max(scores) - _SHOWN, *(winner.trial.top1 - _BELOW_WINNERS for winner in winners)])
-    return max(min(scores) - 1, far, 0.0)
+    scores, below = [trial.top1 for trial in trials], _BELOW_WINNERS * kind.point
+    far = min([max(scores) - _SHOWN * kind.point, *(w.trial.top1 - below for w in winners)])
+    return max(min(scores) - kind.point, far, kind.floor)
 
 
-def _top(trials: Sequence[TrialResult], bottom: float) -> float:
+def _top(trials: Sequence[TrialResult], kind: ScoreKind, bottom: float) -> float:
     best = max(trial.top1 for trial in trials)
-    return best + 0.06 * (best - bottom + 1)
+    return best + 0.06 * (best - bottom + kind.point)
 
 
 @contextmanager

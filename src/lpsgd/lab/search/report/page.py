@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from lpsgd.lab.formatting import fixed, setting_text
-from lpsgd.lab.recipe import SEARCH_NOTE
+from lpsgd.lab.recipe import SEARCH_NOTE, Recipe
 from lpsgd.lab.report.document import (
     Attachment,
     Document,
@@ -16,7 +16,7 @@ from lpsgd.lab.report.document import (
     write_document_page,
 )
 from lpsgd.lab.report.source import Source
-from lpsgd.lab.search.outcome import GOOD, Outcome, Winner, pruned_text
+from lpsgd.lab.search.outcome import Outcome, Winner, pruned_text
 from lpsgd.lab.search.report.figures import all_figures, searched_names
 from lpsgd.lab.store.disk.files import write_text
 from lpsgd.lab.store.disk.jsonio import write_json
@@ -24,7 +24,7 @@ from lpsgd.lab.store.disk.tomlio import toml_lines
 
 _NAME = "report"
 # A comparison trains on all of the training set, with seeds of its own.
-_LEFT_OUT = ("settings", "seed", "val_size", "closure", "create_graph")
+_LEFT_OUT = ("settings", "seed", "val_size", "closure", "create_graph", "problem")
 _PRUNERS = {
     "none": "no trial was stopped early",
     "median": "stopped early if below the median of earlier trials",
@@ -37,12 +37,12 @@ _SAMPLERS = {
 }
 
 
-def write_report(outcome: Outcome, command: str, *, latex: bool = False) -> Path:
+def write_report(outcome: Outcome, command: str) -> Path:
     """Write ``outcome.json``, ``report/`` and ``index.html``; return the page."""
     folder = outcome.sweep.folder
     document = make_document(outcome, command)
     write_json(folder / "outcome.json", outcome.to_json())
-    write_document(document, folder / _NAME, latex=latex, source=Source(command))
+    write_document(document, folder / _NAME, source=Source(command))
     recipe = outcome.sweep.recipe_of_all()
     subtitle = f"{recipe.dataset}, {recipe.model}, {recipe.epochs} epochs; chosen on validation"
     title = "Search of the optimizers' settings"
@@ -52,7 +52,7 @@ def write_report(outcome: Outcome, command: str, *, latex: bool = False) -> Path
 def make_document(outcome: Outcome, command: str) -> Document:
     """What was searched, what was found, and the figures."""
     document = Document(_NAME, "Winners and sensitivity")
-    document.add(text(*_facts(outcome, command)), _winners(outcome))
+    document.add(text(*_facts(outcome, command)), winners_table(outcome))
     document.add(*(text(no_winner_text(outcome, label)) for label in outcome.without_winner))
     document.add(*all_figures(outcome), _trials(outcome))
     document.add(
@@ -63,18 +63,25 @@ def make_document(outcome: Outcome, command: str) -> Document:
 
 def _facts(outcome: Outcome, command: str) -> list[str]:
     how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
-    score = "accuracy" if how.metric == "top1" else "NLL"
+    kind = outcome.kind
     runs = "one run" if how.seeds == 1 else f"{how.seeds} runs"
     return [
         f"**{how.trials} trials for each optimizer**: {_SAMPLERS[how.sampler]}; "
         f"{_PRUNERS[how.pruner]}; search seed {how.seed}, {runs} a trial.",
-        f"Chosen by the **validation {score}** after {how.epochs} epochs, on {recipe.val_size} "
-        f"examples held out of the training set. The test set was not used.",
-        f"Good region: the learning rates around the best that lose at most {GOOD:g} point of "
-        "validation accuracy, in decades, interpolated in the logarithm of the rate."
+        f"Chosen by the **validation {kind.chosen_by}** after {how.epochs} epochs, on "
+        f"{held_out(recipe)}. The test set was not used.",
+        f"Good region: the learning rates around the best that lose at most {kind.lost} of "
+        f"{kind.columns[0]}, in decades, interpolated in the logarithm of the rate."
         f"{pruned_text(outcome)}",
         f"Command: `{command}`",
     ]
+
+
+def held_out(recipe: Recipe) -> str:
+    """What the trials were scored on."""
+    if not recipe.val_size:
+        return "the validation data that were given"
+    return f"{recipe.val_size} examples held out of the training set"
 
 
 def no_winner_text(outcome: Outcome, label: str) -> str:
@@ -97,13 +104,14 @@ def settings_text(winner: Winner) -> str:
     return f"{chosen} ({winner.note})" if winner.note else chosen
 
 
-def _winners(outcome: Outcome) -> Table:
-    columns = ("optimizer", "validation accuracy [%]", "validation NLL", "chosen", "trials")
+def winners_table(outcome: Outcome) -> Table:
+    """The best trial of each optimizer."""
+    columns = ("optimizer", *outcome.kind.columns, "chosen", "trials")
     more = ("pruned", "diverged", "epochs trained", "good region [decades]")
     rows = [
         (
             w.label,
-            round(w.trial.top1, 3),
+            w.trial.value if outcome.kind.own else round(w.trial.top1, 3),
             w.trial.nll,
             settings_text(w),
             w.trials,
@@ -119,14 +127,14 @@ def _winners(outcome: Outcome) -> Table:
 
 def _trials(outcome: Outcome) -> Table:
     names = searched_names(outcome.sweep.competitors)
-    columns = ("label", "trial", "state", "epochs", "val_top1", "val_nll", *names, "folder")
+    columns = ("label", "trial", "state", "epochs", *outcome.kind.keys, *names, "folder")
     rows = [
         (
             t.label,
             t.number,
             t.state,
             t.epochs,
-            t.top1,
+            t.value if outcome.kind.own else t.top1,
             t.nll,
             *(None if name not in t.settings else setting_text(t.settings[name]) for name in names),
             t.folder,
@@ -148,15 +156,16 @@ def write_winners(outcome: Outcome, command: str) -> list[Path]:
 
 def winner_toml(outcome: Outcome, winner: Winner, command: str) -> str:
     """One winner as a recipe."""
-    sweep, trial = outcome.sweep, winner.trial
+    sweep, trial, kind = outcome.sweep, winner.trial, outcome.kind
     competitor = next(c for c in sweep.competitors if c.label == winner.label)
     recipe = sweep.recipe(competitor, winner.settings)
     # TOML allows no control characters in a comment
     comment = "".join(c if c.isprintable() else "?" for c in " ".join(command.split()))
     lines = [
         f"# Best of {winner.trials} trials of {winner.label}: number {trial.number}.",
-        f"# Validation accuracy {fixed(trial.top1, 2)} %, NLL {fixed(trial.nll, 4)}, on "
-        f"{recipe.val_size} images held out of the training set; the test set was not used.",
+        f"# Validation {kind.columns[0].split(' ')[1]} {kind.merit_text(trial.top1)}, "
+        f"{kind.columns[1].split(' ')[1]} {fixed(trial.nll, 4)}, on "
+        f"{held_out(recipe)}; the test set was not used.",
         f"# {comment}",
     ]
     if winner.note:  # for the verdicts of `compare --recipes`

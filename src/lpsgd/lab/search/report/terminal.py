@@ -7,24 +7,25 @@ from rich.table import Table
 
 from lpsgd.lab.formatting import MISSING, fixed
 from lpsgd.lab.labels import FoldedLabel
-from lpsgd.lab.search.outcome import GOOD, Outcome, pruned_text
-from lpsgd.lab.search.report.page import no_winner_text, settings_text
+from lpsgd.lab.search.outcome import Outcome, pruned_text
+from lpsgd.lab.search.report.page import held_out, no_winner_text, settings_text
 
 
 def render_winners(outcome: Outcome, console: Console) -> None:
     """Print the winners, and what to be careful about."""
-    how, recipe = outcome.sweep.how, outcome.sweep.recipe_of_all()
+    kind, recipe = outcome.kind, outcome.sweep.recipe_of_all()
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("optimizer", min_width=8)
     for name in (
-        *("validation\naccuracy", "validation\nNLL", "trials", "pruned", "diverged"),
+        *(name.replace(" ", "\n", 1).removesuffix(" [%]") for name in kind.columns),
+        *("trials", "pruned", "diverged"),
         "good lr\n(decades)",
     ):
         table.add_column(name, justify="right", no_wrap=True)
     for winner in outcome.winners:
         table.add_row(
             FoldedLabel(winner.label),
-            f"{fixed(winner.trial.top1, 2)} %",
+            kind.merit_text(winner.trial.top1),
             fixed(winner.trial.nll, 4),
             str(winner.trials),
             str(winner.pruned),
@@ -36,9 +37,8 @@ def render_winners(outcome: Outcome, console: Console) -> None:
     for winner in outcome.winners:
         console.print(f"{winner.label}: {settings_text(winner)}", markup=False)
     console.print(
-        f"\nChosen by validation {'accuracy' if how.metric == 'top1' else 'NLL'} on "
-        f"{recipe.val_size} examples held out of the training set; the test set was not used. "
-        f"Good lr: width of the region that loses at most {GOOD:g} point."
+        f"\nChosen by validation {kind.chosen_by} on {held_out(recipe)}; the test set was not "
+        f"used. Good lr: width of the region that loses at most {kind.lost}."
         f"{pruned_text(outcome)}",
         style="dim",
         markup=False,
