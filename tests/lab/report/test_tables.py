@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from lpsgd.lab.analysis.comparison import Analysis, analyse
+from lpsgd.lab.api.comparison_result import ComparisonResult
 from lpsgd.lab.cli import app as cli
 from lpsgd.lab.report.document import Table, Value, to_csv, to_markdown_table
 from lpsgd.lab.report.latex import escape, to_latex
@@ -138,3 +139,13 @@ def test_a_wrong_width_is_told_before_training(
     assert cli.main(["report", str(tmp_path), "--figure-width", "0.1"]) == 2
     assert "allowed are 2 to 20 inches" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_the_python_result_gives_the_same_tables(folder: Path, analysis: Analysis) -> None:
+    result = ComparisonResult.read(folder)
+    source = comparison_source(analysis)
+    assert result.to_latex() == "\n".join(to_latex(t, source) for t in comparison_tables(analysis))
+    found = [float(row["test_top1"]) for row in rows(result.to_csv())]
+    assert found == [r.final["test_top1"].mean for r in analysis.results]
+    assert result.figure("icml").get_figwidth() == 3.25
+    assert result.figure(4.0).get_figwidth() == 4.0
