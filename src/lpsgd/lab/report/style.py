@@ -126,16 +126,13 @@ def save_figure(
 ) -> list[Path]:
     """Write ``stem.svg`` and ``stem.png`` (300 dpi), or other formats, each atomically.
 
-    The files say in their metadata which versions and, if ``source`` knows it, which command made
-    them.
+    With a ``source``, the files name the versions and the command that made them.
     """
     written = []
     for name in formats:
         buffer = io.BytesIO()
         with matplotlib.rc_context(STYLE):
-            figure.savefig(
-                buffer, format=name, dpi=300, metadata=_metadata(name, source or Source())
-            )
+            figure.savefig(buffer, format=name, dpi=300, metadata=_metadata(name, source))
         content = buffer.getvalue()
         if name == "svg":
             content = content.replace(b"</style>", _dark_rules().encode() + b"</style>", 1)
@@ -145,13 +142,18 @@ def save_figure(
     return written
 
 
-def _metadata(name: str, source: Source) -> dict[str, Any]:
+def _metadata(name: str, source: Source | None) -> dict[str, Any]:
     """Each format has words of its own; a date would make equal figures differ."""
+    known: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(name, {})
+    if source is None:
+        return known
     versions, *command = source.lines()
-    made = {"svg": "Description", "pdf": "Subject", "png": "Description"}[name]
-    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[name]
-    creator = {"svg": "Creator", "pdf": "Creator", "png": "Software"}[name]
-    return {creator: versions, **({made: command[0]} if command else {}), **dates}
+    creator, description = {
+        "svg": ("Creator", "Description"),
+        "pdf": ("Creator", "Subject"),
+        "png": ("Software", "Description"),
+    }[name]
+    return {**known, creator: versions, **({description: command[0]} if command else {})}
 
 
 def _dark_rules() -> str:
