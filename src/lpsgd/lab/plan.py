@@ -19,8 +19,8 @@ from lpsgd.lab.recipe import (
     read_recipe_file,
     read_search_note,
     refuse_imports,
+    to_json,
 )
-from lpsgd.lab.store.disk.jsonio import encode
 from lpsgd.lab.store.manifest import read_comparison, run_place
 from lpsgd.lab.store.run_folder import check_folder, final_checkpoint, read_recipe
 from lpsgd.peers import factory, grammar, registry
@@ -120,8 +120,9 @@ def plan_recipes(
         recipes[label] = resolve({**found, **given}, source=source)
     first_label, first = next(iter(recipes.items()))
     for label, recipe in recipes.items():
-        for name, value in encode(recipe.model_dump()).items():
-            known = encode(getattr(first, name))
+        expected = to_json(first)
+        for name, value in to_json(recipe).items():
+            known = expected.get(name)
             if name not in _OWN and value != known:
                 raise UserError(
                     f"--recipes: {name} is {known!r} in {first_label} and {value!r} "

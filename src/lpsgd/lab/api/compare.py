@@ -61,8 +61,8 @@ def compare(
     Args:
         optimizers: names with settings as on the command line (``"adamw:lr=3e-3"``), classes,
             ``functools.partial`` of classes, or functions that make one for a model. The first is
-            what the others are tested against. A class that ``lpsgd optimizers`` lists is that
-            entry, with its defaults.
+            what the others are tested against. A class has its own defaults; ``LPSGD`` and
+            ``LPSGDM`` have p annealed, as by name.
         model: a function without arguments that returns a new network at each call, and is seeded
             before; or the name of one of the laboratory's.
         train: a ``Dataset``, a ``DataLoader``, ``(inputs, targets)`` as tensors, or a function of
@@ -111,15 +111,17 @@ def compare(
     from lpsgd.lab.labels import labels
     from lpsgd.lab.log import check_loggers, logger_names
     from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
+    from lpsgd.lab.recipe import read_recipe_file
 
     loggers = logger_names(log)
     own = Own(model, train, test, val, loss, metrics, step, collate)
     where, numbers, choice = read_folder(out), read_seeds(seeds), read_executor(executor, jobs)
     if recipes:
         paths = [Path(path) for path in recipes]
-        names = list(recipe_files(paths))
-        reference = _reference(reference, names)
-        training = read_training(own, recipe, numbers[0])
+        files = recipe_files(paths)
+        reference = _reference(reference, list(files))
+        first = read_recipe_file(next(iter(files.values())), option="--recipes")
+        training = read_training(own, recipe, numbers[0], beside=first)
         folder, tasks = plan_recipes(
             paths,
             training.values,

@@ -9,19 +9,14 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.analysis.comparison import Analysis, analyse
-from lpsgd.lab.report.comparison_page import write_comparison_page
-from lpsgd.lab.report.document import Table, to_csv
-from lpsgd.lab.report.latex import to_latex
-from lpsgd.lab.report.source import comparison_source
-from lpsgd.lab.report.tables import comparison_tables
-from lpsgd.lab.report.terminal import print_analysis
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.run_record import load_comparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
+
+    from lpsgd.lab.analysis.comparison import Analysis
 
 _WIDTH = 100  # characters of the text form
 
@@ -45,7 +40,11 @@ class ComparisonResult:
         cls, folder: Path | str, reference: str | None = None, *, failed: str | None = None
     ) -> ComparisonResult:
         """The comparison in ``folder``, analysed anew."""
-        return cls(Path(folder), analyse(load_comparison(folder), reference), failed)
+        comparison = load_comparison(folder)
+
+        from lpsgd.lab.analysis.comparison import analyse  # scipy, once there is something
+
+        return cls(Path(folder), analyse(comparison, reference), failed)
 
     @property
     def verdict(self) -> str:
@@ -87,6 +86,8 @@ class ComparisonResult:
 
     def write_page(self, path: Path) -> None:
         """Write the HTML page, which needs no other file, to ``path``."""
+        from lpsgd.lab.report.comparison_page import write_comparison_page
+
         write_comparison_page(self.analysis, path)
 
     def figure(self, width: float | str | None = None) -> Figure:
@@ -104,16 +105,24 @@ class ComparisonResult:
 
     def to_latex(self) -> str:
         """The tables that are printed, for a paper: LaTeX with booktabs."""
+        from lpsgd.lab.report.latex import to_latex
+        from lpsgd.lab.report.source import comparison_source
+        from lpsgd.lab.report.tables import comparison_tables
+
         source = comparison_source(self.analysis)
         return "\n".join(to_latex(table, source) for table in comparison_tables(self.analysis))
 
     def to_csv(self) -> str:
         """The rows as CSV, with all digits."""
+        from lpsgd.lab.report.document import Table, to_csv
+
         columns = tuple(self.rows[0])
         return to_csv(Table("", "", columns, [tuple(row.values()) for row in self.rows]))
 
     def show(self, console: Console) -> None:
         """Print the tables and the verdict as the command does."""
+        from lpsgd.lab.report.terminal import print_analysis
+
         print_analysis(self.analysis, console)
 
     def __repr__(self) -> str:

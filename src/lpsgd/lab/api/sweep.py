@@ -108,11 +108,6 @@ def sweep(
     for name, value, allowed in (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS)):
         if value not in allowed:
             raise UserError(unknown_name(f"--{name}", value, allowed))
-    if isinstance(space, Mapping):
-        competitors = parse_space(_tables(space), only=only, allow_import=True)
-    else:
-        competitors = read_space(str(space), only=only, allow_import=allow_import)
-    count = count_trials(competitors, sampler, trials)
     choice = read_executor(executor, jobs)
     own = Own(model, train, test, val, loss, metrics, step, collate)
     searched = ("optimizer", "settings")
@@ -120,6 +115,11 @@ def sweep(
     training = read_training(own, values, train_seed)
     shared = resolve(training.values)
     chosen_by, direction = _metric(metric, shared)
+    if isinstance(space, Mapping):
+        competitors = parse_space(_tables(space), only=only, allow_import=True)
+    else:
+        competitors = read_space(str(space), only=only, allow_import=allow_import)
+    count = count_trials(competitors, sampler, trials)
 
     # what takes seconds to load, when every name has been checked
     from lpsgd.lab.api.sweep_result import SweepResult

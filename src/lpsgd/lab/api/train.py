@@ -95,4 +95,4 @@ def train(
         result = run_training(
             complete, folder, options=options, stop=stop, listen=listen, problem=problem
         )
-    return TrainResult(folder, complete, result, problem)
+    return TrainResult(folder, complete, result, options, problem)

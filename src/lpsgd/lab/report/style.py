@@ -132,7 +132,8 @@ def save_figure(
     for name in formats:
         buffer = io.BytesIO()
         with matplotlib.rc_context(STYLE):
-            figure.savefig(buffer, format=name, dpi=300, metadata=_metadata(name, source))
+            dpi: Any = 300 if name == "png" else "figure"
+            figure.savefig(buffer, format=name, dpi=dpi, metadata=_metadata(name, source))
         content = buffer.getvalue()
         if name == "svg":
             content = content.replace(b"</style>", _dark_rules().encode() + b"</style>", 1)

@@ -86,7 +86,8 @@ def train(
                 if world.main:
                     run.begin(recipe, label, environment)
                 stop = stop or threading.Event()
-                ended = _Session(trainer, run, options, stop, listen).run_all(label)
+                session = _Session(trainer, run, options, stop, listen, problem)
+                ended = session.run_all(label)
         listen(EndEvent(state=ended.state, epochs=ended.epochs, reason=ended.reason))
         return ended
 
@@ -117,6 +118,7 @@ class _Session:
     options: RunOptions
     stop: threading.Event
     listen: RunListener
+    problem: Problem | None = None
     epoch: int = 1
     batch: int = 0
 
@@ -261,6 +263,7 @@ class _Session:
             parse_options(self.options.curvature),
             listen=self.listen,
             between=self._between_batches,
+            problem=self.problem,
         )
 
     def _measure_curvature(self, epoch: int) -> None:
