@@ -83,9 +83,30 @@ SaveSeconds = Annotated[
         show_default=False,
     ),
 ]
-TensorBoard = Annotated[bool, flag("--tensorboard", "Also write TensorBoard's files.", RECORDS)]
+Log = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="Also log to tensorboard, mlflow, wandb.",
+        rich_help_panel=RECORDS,
+        show_default=False,
+    ),
+]
+TensorBoard = Annotated[bool, flag("--tensorboard", "The same as --log tensorboard.", hidden=True)]
 AllowImport = Annotated[
     bool, flag("--allow-import", "Let files name import paths, which run code.", NETWORK)
+]
+Latex = Annotated[bool, flag("--latex", "Also write the tables for a paper.", RECORDS)]
+Csv = Annotated[bool, flag("--csv", "Also write the tables as CSV.", RECORDS)]
+Figure = Annotated[bool, flag("--figure", "Also draw the curves.", RECORDS)]
+FigureWidth = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WIDTH",
+        help="Its width: icml, neurips, ... or inches.",
+        rich_help_panel=RECORDS,
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, flag("--json", "Print the result as JSON.", RECORDS)]
 
