@@ -21,9 +21,9 @@ $(READY): pyproject.toml constraints.txt requirements-no-deps.txt $(wildcard set
 	$(BIN)/pip install --quiet --no-deps -r requirements-no-deps.txt
 	@touch $@
 
-# JAX, Ray, the Hugging Face libraries, Lightning and mkdocs, which only their own tests need
+# JAX, Ray, MLflow, wandb, the Hugging Face libraries, Lightning and mkdocs, which only their own tests need
 $(READY_ALL): $(READY)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,ray,optax,integrations,triton,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,ray,log,optax,integrations,triton,docs]'
 	@touch $@
 
 setup: $(READY)  ## make the virtual environment and install everything pinned

@@ -19,8 +19,8 @@ from lpsgd.lab.recipe import (
     read_recipe_file,
     read_search_note,
     refuse_imports,
+    to_json,
 )
-from lpsgd.lab.store.disk.jsonio import encode
 from lpsgd.lab.store.manifest import read_comparison, run_place
 from lpsgd.lab.store.run_folder import check_folder, final_checkpoint, read_recipe
 from lpsgd.peers import factory, grammar, registry
@@ -120,8 +120,9 @@ def plan_recipes(
         recipes[label] = resolve({**found, **given}, source=source)
     first_label, first = next(iter(recipes.items()))
     for label, recipe in recipes.items():
-        for name, value in encode(recipe.model_dump()).items():
-            known = encode(getattr(first, name))
+        expected = to_json(first)
+        for name, value in to_json(recipe).items():
+            known = expected.get(name)
             if name not in _OWN and value != known:
                 raise UserError(
                     f"--recipes: {name} is {known!r} in {first_label} and {value!r} "
@@ -169,7 +170,8 @@ def _plan(
     except ValueError as error:
         raise UserError(str(error)) from error
     first = next(iter(recipes.values()))
-    folder = out or Path("runs") / f"{first.dataset}-{first.model}-{first.digest(without=_OWN)}"
+    name = file_safe(f"{first.dataset}-{first.model}")
+    folder = out or Path("runs") / f"{name}-{first.digest(without=_OWN)}"
     tasks = [
         Task(
             name,
@@ -198,5 +200,6 @@ def _check_comparison(folder: Path, recipe: Recipe) -> None:
 
 def default_folder(recipe: Recipe) -> Path:
     """Return where `lpsgd train` puts a run for which no folder was given."""
-    name = recipe.optimizer.rpartition(":")[2]
-    return Path("runs") / f"{recipe.dataset}-{recipe.model}-{name}-{recipe.digest()}"
+    optimizer = recipe.optimizer.rpartition(":")[2]
+    name = file_safe(f"{recipe.dataset}-{recipe.model}-{optimizer}")
+    return Path("runs") / f"{name}-{recipe.digest()}"

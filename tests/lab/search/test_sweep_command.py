@@ -266,7 +266,9 @@ def test_a_run_without_a_score_is_an_error_and_not_a_loop(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("lpsgd.lab.search.run.run_tasks", lambda tasks, choice, options, problem: [])
+    monkeypatch.setattr(
+        "lpsgd.lab.search.run.run_tasks", lambda tasks, choice, options, problem: []
+    )
     assert sweep(space, tmp_path / "out", "--trials", "4") == 1
     assert "sgd trial 0: no score after epoch 9" in capsys.readouterr().err
 

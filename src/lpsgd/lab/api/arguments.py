@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
 from lpsgd.lab.labels import file_safe
-from lpsgd.lab.recipe import OWN_DATA, Recipe, make_recipe
+from lpsgd.lab.recipe import OWN_DATA, make_recipe
 from lpsgd.peers.grammar import is_import_path
 
 if TYPE_CHECKING:
@@ -45,16 +45,23 @@ class Training:
     """None where every process finds model and data by their names."""
 
 
-def read_training(own: Own, values: Mapping[str, Any], seed: int = 0) -> Training:
+def read_training(
+    own: Own,
+    values: Mapping[str, Any],
+    seed: int = 0,
+    beside: Mapping[str, Any] | None = None,
+) -> Training:
     """Check everything that was given, and try the user's own objects.
 
-    ``values`` are fields of the recipe; ``seed`` is the one that the objects are tried with.
+    ``values`` are fields of the recipe, ``beside`` those that files will add to them; ``seed`` is
+    the one that the objects are tried with.
     """
     values = dict(values)
     if isinstance(own.model, str):
         values["model"] = own.model
-    named = str(values.get("model", "")), str(values.get("dataset", ""))
-    problem, sent = _problem(own, values), True
+    all_values = {**(beside or {}), **values}
+    named = str(all_values.get("model", "")), str(all_values.get("dataset", ""))
+    problem, sent = read_problem(own, values), True
     if problem is None and any(map(is_import_path, named)):
         from lpsgd.lab.own.given import imported
 
@@ -74,7 +81,7 @@ def read_training(own: Own, values: Mapping[str, Any], seed: int = 0) -> Trainin
             )
     if callable(own.model):
         values["model"] = _model_name(own.model)
-    tried: Recipe = make_recipe({**_plain_fields(values), "seed": seed})
+    tried = make_recipe({**_plain_fields({**all_values, **values}), "seed": seed})
     values["problem"] = examine(problem, tried).model_dump()
     return Training(values, problem if sent else None)
 
@@ -83,7 +90,7 @@ def _plain_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("optimizer", "settings")}
 
 
-def _problem(own: Own, values: Mapping[str, Any]) -> Problem | None:
+def read_problem(own: Own, values: Mapping[str, Any]) -> Problem | None:
     """The objects as a problem; None if none was given."""
     given = {field.name: getattr(own, field.name) for field in fields(own)}
     given = {name: value for name, value in given.items() if value is not None}
@@ -91,9 +98,9 @@ def _problem(own: Own, values: Mapping[str, Any]) -> Problem | None:
     if not given and not callable(model):
         return None
     if not callable(model):
-        shown = "is missing" if model is None else f"={model!r} is the name of one of ours"
+        shown = " is missing" if model is None else f"={model!r} is the name of one of ours"
         raise UserError(
-            f"model {shown}; with {', '.join(given)} of your own give a function without arguments "
+            f"model{shown}; with {', '.join(given)} of your own give a function without arguments "
             "that returns a new torch.nn.Module"
         )
     if not given.keys() & {"train"} and given:

@@ -47,7 +47,7 @@ def compare(
     root: Path | str | None = None,
     workers: int = 0,
     save_seconds: float = 60.0,
-    tensorboard: bool = False,
+    log: str | Sequence[str] = (),
     recipes: Sequence[Path | str] | None = None,
     allow_import: bool = False,
     **recipe: Any,
@@ -61,8 +61,8 @@ def compare(
     Args:
         optimizers: names with settings as on the command line (``"adamw:lr=3e-3"``), classes,
             ``functools.partial`` of classes, or functions that make one for a model. The first is
-            what the others are tested against. A class that ``lpsgd optimizers`` lists is that
-            entry, with its defaults.
+            what the others are tested against. A class has its own defaults; ``LPSGD`` and
+            ``LPSGDM`` have p annealed, as by name.
         model: a function without arguments that returns a new network at each call, and is seeded
             before; or the name of one of the laboratory's.
         train: a ``Dataset``, a ``DataLoader``, ``(inputs, targets)`` as tensors, or a function of
@@ -87,7 +87,7 @@ def compare(
         root: the folder of the laboratory's data sets.
         workers: processes that read examples.
         save_seconds: time between checkpoints.
-        tensorboard: also write TensorBoard's files.
+        log: where else the metrics go: ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or several.
         recipes: instead of ``optimizers``: files, or folders of files, such as a sweep's winners.
         allow_import: let those files name import paths, which run code.
         recipe: what else decides the training, by the names of the command's options:
@@ -109,15 +109,21 @@ def compare(
         [('sgd', 2), ('adamw', 2)]
     """
     from lpsgd.lab.labels import labels
+    from lpsgd.lab.log import check_loggers, logger_names
     from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
+    from lpsgd.lab.recipe import read_recipe_file, refuse_imports
 
+    loggers = logger_names(log)
     own = Own(model, train, test, val, loss, metrics, step, collate)
     where, numbers, choice = read_folder(out), read_seeds(seeds), read_executor(executor, jobs)
     if recipes:
         paths = [Path(path) for path in recipes]
-        names = list(recipe_files(paths))
-        reference = _reference(reference, names)
-        training = read_training(own, recipe, numbers[0])
+        files = recipe_files(paths)
+        reference = _reference(reference, list(files))
+        path = next(iter(files.values()))
+        first = read_recipe_file(path, option="--recipes")
+        refuse_imports(first, f"--recipes {path}", allow_import=allow_import)
+        training = read_training(own, recipe, numbers[0], beside=first)
         folder, tasks = plan_recipes(
             paths,
             training.values,
@@ -142,8 +148,9 @@ def compare(
     from lpsgd.lab.store.manifest import write_comparison
     from lpsgd.lab.training.options import RunOptions
 
+    check_loggers(loggers)
     write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
-    options = RunOptions(None if root is None else Path(root), workers, save_seconds, tensorboard)
+    options = RunOptions(None if root is None else Path(root), workers, save_seconds, loggers)
     failures = run_tasks(tasks, choice, options, problem=training.problem)
     problem = "\n  ".join([f"{len(failures)} runs failed:", *failures]) if failures else None
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.metrics_file import read_metrics
 from lpsgd.lab.store.run_files import RunResult
+from lpsgd.lab.training.options import RunOptions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,12 +26,14 @@ class TrainResult:
         folder: where it is.
         recipe: everything that decided it.
         result: how it ended.
+        options: how it was executed.
         problem: the objects that it was given.
     """
 
     folder: Path
     recipe: Recipe
     result: RunResult
+    options: RunOptions
     problem: Problem | None = None
 
     @property
@@ -46,10 +49,13 @@ class TrainResult:
 
     def load_model(self) -> nn.Module:
         """A new network on the CPU with the weights of the last checkpoint, ready to be used."""
-        from lpsgd.lab.store.run_folder import final_checkpoint
-        from lpsgd.lab.training.build import load_weights, make_network
+        import torch
 
-        model = make_network(self.recipe, self.problem)
+        from lpsgd.lab.store.run_folder import final_checkpoint
+        from lpsgd.lab.training.build import load_data, load_weights, make_network
+
+        data = load_data(self.recipe, self.options, torch.device("cpu"), self.problem)
+        model = make_network(self.recipe, data, self.problem)
         load_weights(model, final_checkpoint(self.folder))
         return model.eval()
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from lpsgd.lab.cli.options import AsJson, Root, flag
-from lpsgd.lab.spectra.options import OPTIONS_HELP, parse_options
-
-if TYPE_CHECKING:
-    from lpsgd.lab.spectra.records import CurvatureRecord
+from lpsgd.lab.cli.options import AllowImport, AsJson, Latex, Root, find_modules_here, flag
+from lpsgd.lab.spectra.options import OPTIONS_HELP
 
 
 def spectrum(
@@ -44,6 +42,8 @@ def spectrum(
         Path | None, typer.Option(metavar="DIR", help="For the results. [default: RUN/spectrum]")
     ] = None,
     root: Root = None,
+    allow_import: AllowImport = False,
+    latex: Latex = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw and tabulate the spectrum of a run's Hessian.
@@ -54,70 +54,22 @@ def spectrum(
 
     Example: `lpsgd spectrum runs/digits-mlp-lpsgdm-1a2b3c4d --layerwise`
     """
-    from dataclasses import replace
+    from lpsgd.lab import spectrum as measure
+    from lpsgd.lab.report.source import this_command
 
-    from lpsgd.lab.errors import UserError
-    from lpsgd.lab.store.run_folder import run_of
-
-    options = parse_options(curvature)
-    if layerwise:
-        options = replace(options, layers=True)
-    folder = run_of(source)
-
-    from lpsgd.curvature.monitor import FILE_NAME
-    from lpsgd.lab.spectra.measure import measure_checkpoints
-    from lpsgd.lab.spectra.records import read_curvature
-
-    out = out or folder / "spectrum"
-    recorded = folder / FILE_NAME
-    records = read_curvature(recorded) if recorded.is_file() else {}
-    enough = bool(records) and (not layerwise or any(r["layers"] for r in records.values()))
-    if checkpoints is None:
-        wanted = enough and source == folder and not curvature
-        checkpoints = "none" if wanted else "last"
-    if checkpoints != "none":
-        path = out / FILE_NAME
-        path.unlink(missing_ok=True)
-        everyone = checkpoints == "all"
-        measure_checkpoints(source, path, options, every_checkpoint=everyone, root=root)
-        measured = read_curvature(path)
-        # spectra in the other mode of batch norm are of another matrix
-        alike = {e: r for e, r in records.items() if r["batchnorm"] == options.batchnorm}
-        records, last = alike | measured, max(measured)
-    elif not records:
-        raise UserError(f"--checkpoints none: {folder} has no {FILE_NAME} to draw")
-    elif layerwise and not enough:
-        raise UserError(f"--checkpoints none: {recorded} has no layers to draw with --layerwise")
-    else:
-        last = max(records)
-    _write([records[epoch] for epoch in sorted(records)], records[last], out, as_json)
-
-
-def _write(
-    records: list[CurvatureRecord], subject: CurvatureRecord, out: Path, as_json: bool
-) -> None:
-    """Write the tables of all records, and the figures, of ``subject`` where only one is drawn."""
-    import json
-
-    from lpsgd.lab.spectra import figures
-    from lpsgd.lab.spectra.measure import summary_line
-    from lpsgd.lab.spectra.tables import statistics_rows, write_tables
-    from lpsgd.lab.store.disk.files import writing
-
-    drawn = {"density": figures.density_figure(subject)}
-    if len(records) > 1:
-        drawn["evolution"] = figures.evolution_figure(records)
-    with_layers = [record for record in [*records, subject] if record["layers"]]
-    if with_layers:
-        drawn["layers"] = figures.layers_figure(with_layers[-1])
-    with writing(out):
-        files = write_tables(records, out)
-        for name, figure in drawn.items():
-            files += figures.save_figure(figure, out / name)
+    find_modules_here({"allow_import": allow_import})
+    result = measure(
+        source,
+        layerwise=layerwise,
+        checkpoints=checkpoints,
+        curvature=curvature,
+        out=out,
+        root=root,
+        allow_import=allow_import,
+    )
+    files = result.write(latex=latex, source=this_command())
     if as_json:
-        rows = list(statistics_rows(records))
-        print(json.dumps({"rows": rows, "files": [str(path) for path in files]}, indent=2))
+        print(json.dumps({"rows": result.rows, "files": [str(path) for path in files]}, indent=2))
         return
-    for record in records:
-        print(summary_line(record))
+    print(result)
     print("written: " + ", ".join(str(path) for path in files))

@@ -38,15 +38,15 @@ def __getattr__(name: str) -> Callable[..., Any]:
 def optimizer_text(given: str | Callable[..., Any]) -> str:
     """The text of an optimizer that is a text, a class, a function of the model, or a partial.
 
-    A class that `lpsgd optimizers` lists is that entry, with its searched defaults and, for the
-    l_p rules, its schedule of p: the laboratory knows how long training will be.
+    A class has its own defaults, except for `LPSGD` and `LPSGDM`, which are the entries of
+    `lpsgd optimizers`, with p annealed: the laboratory knows how long training will be.
 
-    >>> import torch
+    >>> import lpsgd, torch
     >>> from functools import partial
     >>> optimizer_text("adamw:lr=1e-3"), optimizer_text(partial(torch.optim.AdamW, lr=0.003))
-    ('adamw:lr=1e-3', 'adamw:lr=0.003')
-    >>> optimizer_text(torch.optim.Rprop)
-    'torch.optim.rprop:Rprop'
+    ('adamw:lr=1e-3', 'torch.optim.adamw:AdamW:lr=0.003')
+    >>> optimizer_text(partial(lpsgd.LPSGDM, p=4))
+    'lpsgdm:p=4'
     """
     if isinstance(given, str):
         return given
@@ -72,14 +72,12 @@ def _unwrapped(given: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str,
 
 
 def _registered(target: Callable[..., Any], settings: Mapping[str, Any]) -> str | None:
-    """The entry of the registry that makes this class, if it knows all the settings."""
-    for name in registry.names():
+    """The entry of the registry for one of the paper's classes, if it knows all the settings."""
+    for name in ("lpsgd", "lpsgdm"):
         spec = registry.get(name)
-        _, _, attribute = spec.target.partition(":")
-        if attribute != getattr(target, "__name__", None) or set(settings) - set(spec.settings):
-            continue
-        if load(spec.target) is target:
-            return name
+        if getattr(target, "__name__", None) == spec.target.partition(":")[2]:
+            known = load(spec.target) is target and not set(settings) - set(spec.settings)
+            return name if known else None
     return None
 
 

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from lpsgd.curvature import CurvatureMonitor
-from lpsgd.lab import models
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.events import CurvatureEvent, CurvatureProgressEvent, RunListener
 from lpsgd.lab.formatting import duration
+from lpsgd.lab.own.curvature import LossModule, loss_itself, whole_batches
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.spectra.options import CurvatureOptions
 from lpsgd.lab.store.run_folder import read_recipe, run_of
-from lpsgd.lab.training.build import load_data
+from lpsgd.lab.training.build import load_data, make_network, make_objective
 from lpsgd.lab.training.checkpoint import CheckpointStore, fitting, is_checkpoint, read_checkpoint
 from lpsgd.lab.training.numerics import numerics
 from lpsgd.lab.training.options import RunOptions
 
 if TYPE_CHECKING:
     from lpsgd.lab.data import Data
+    from lpsgd.lab.own.problem import Problem
     from lpsgd.lab.spectra.records import CurvatureRecord
 
 
@@ -46,12 +47,18 @@ class RunMonitor(CurvatureMonitor):
         *,
         listen: RunListener | None = None,
         between: Callable[[], None] = lambda: None,
+        problem: Problem | None = None,
     ) -> None:
         self._listen = listen
+        loss: Any = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        batches: Any = data.train.plain()
+        if problem is not None and problem.has_data:
+            model = LossModule(model, make_objective(recipe, problem))
+            loss, batches = loss_itself, whole_batches(batches)
         super().__init__(
             model,
-            nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing),
-            data.train.plain(),
+            loss,
+            batches,
             path,
             every=lambda epoch: epoch % options.every == 0 or epoch == recipe.epochs,
             probes=options.probes,
@@ -103,17 +110,16 @@ def measure_checkpoints(
     *,
     every_checkpoint: bool,
     root: Path | None,
+    problem: Problem | None = None,
 ) -> None:
     """Measure the newest checkpoint of a run, all that it kept, or the one file ``source``."""
     folder = run_of(source)
     recipe = read_recipe(folder)
     states = _states(source, folder, every_checkpoint)
     with numerics(recipe) as device:
-        data = load_data(recipe, RunOptions(root=root), device)
-        model = models.create(
-            recipe.model, input_shape=data.input_shape, classes=data.classes, width=recipe.width
-        ).to(device)
-        monitor = RunMonitor(model, recipe, data, path, options)
+        data = load_data(recipe, RunOptions(root=root), device, problem)
+        model = make_network(recipe, data, problem).to(device)
+        monitor = RunMonitor(model, recipe, data, path, options, problem=problem)
         for state in states:
             with fitting(folder / "checkpoints"):
                 trainer = state["trainer"]

@@ -50,7 +50,8 @@ class MetricsRow:
         """
         if _OWN_LOSS in scores:
             return cls(**values, scores=scores)
-        return cls(**values, **{name: v for name, v in scores.items() if name in _NUMBERS})
+        values |= {name: score for name, score in scores.items() if name in _NUMBERS}
+        return cls(**values)
 
     def flat(self) -> dict[str, Any]:
         """The values by their names, as one line of metrics.jsonl has them."""

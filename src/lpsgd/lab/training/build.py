@@ -98,12 +98,11 @@ def _named_model(recipe: Recipe, data: Data, device: torch.device) -> nn.Module:
     ).to(device)
 
 
-def make_network(recipe: Recipe, problem: Problem | None = None) -> nn.Module:
+def make_network(recipe: Recipe, data: Data, problem: Problem | None = None) -> nn.Module:
     """The network of a recipe on the CPU, for weights that are loaded afterwards."""
-    device = torch.device("cpu")
     if problem is not None and problem.model is not None:
         return problem.make_model()
-    return _named_model(recipe, load_data(recipe, RunOptions(), device, problem), device)
+    return _named_model(recipe, data, torch.device("cpu"))
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:

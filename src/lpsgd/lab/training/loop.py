@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,11 @@ import torch
 import lpsgd
 from lpsgd.lab.errors import Interrupted, LabError
 from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
+from lpsgd.lab.log.interface import LoggedRun
+from lpsgd.lab.log.run_log import RunLog
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.disk.files import writing
-from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow
+from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow, read_metrics
 from lpsgd.lab.store.run_files import (
     RunResult,
     RunState,
@@ -39,8 +41,6 @@ from lpsgd.lab.training.parallel.world import ALONE, World
 from lpsgd.lab.training.trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
     from lpsgd.lab.own.problem import Problem
     from lpsgd.lab.spectra.measure import RunMonitor
 
@@ -82,10 +82,12 @@ def train(
                 environment = describe_environment(recipe.threads, str(device))
                 if world.together:
                     environment |= {"processes": world.size, "strategy": options.strategy}
+                label = label or recipe.optimizer
                 if world.main:
-                    run.begin(recipe, label or recipe.optimizer, environment)
+                    run.begin(recipe, label, environment)
                 stop = stop or threading.Event()
-                ended = _Session(trainer, run, options, stop, listen).run_all()
+                session = _Session(trainer, run, options, stop, listen, problem)
+                ended = session.run_all(label)
         listen(EndEvent(state=ended.state, epochs=ended.epochs, reason=ended.reason))
         return ended
 
@@ -116,6 +118,7 @@ class _Session:
     options: RunOptions
     stop: threading.Event
     listen: RunListener
+    problem: Problem | None = None
     epoch: int = 1
     batch: int = 0
 
@@ -126,30 +129,33 @@ class _Session:
         self._clock: float | None = None  # since when training time has not been added up
         self._curvature = self._curvature_monitor()
 
-    def run_all(self) -> RunResult:
+    def run_all(self, label: str) -> RunResult:
         self._resume()
+        self.listen(StartEvent(step=self.trainer.step, total_steps=self.trainer.total_steps))
+        with self._open_log(label) as log:
+            result = self._train(log)
+            log.finish(result.state)
+        if self.world.main and result.state != "paused":
+            write_result(self.run.folder, result)
+        return result
+
+    def _train(self, log: RunLog) -> RunResult:
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
-        self.listen(StartEvent(step=trainer.step, total_steps=trainer.total_steps))
         try:
             if self.epoch == 1 and self.batch == 0:
                 self._measure_curvature(0)
-            with self._tensorboard() as board:
-                while self.epoch <= last:
-                    self._train_epoch()
-                    self._end_epoch(board)
+            while self.epoch <= last:
+                self._train_epoch()
+                self._end_epoch(log)
         except Diverged as failure:
-            result = self._result("diverged", str(failure), **failure.facts)
-        else:
-            if self.epoch <= recipe.epochs:
-                if self.epoch > first:
-                    self._save()
-                return self._result("paused", step=trainer.step)
-            self.store.keep_only(self._save())
-            result = self._result("complete", step=trainer.step)
-        if self.world.main:
-            write_result(self.run.folder, result)
-        return result
+            return self._result("diverged", str(failure), **failure.facts)
+        if self.epoch <= recipe.epochs:
+            if self.epoch > first:
+                self._save()
+            return self._result("paused", step=trainer.step)
+        self.store.keep_only(self._save())
+        return self._result("complete", step=trainer.step)
 
     # ------------------------------------------------------------------ epochs
 
@@ -181,7 +187,7 @@ class _Session:
         if due and self.trainer.data.train.resumable:
             self._save()
 
-    def _end_epoch(self, board: SummaryWriter | None) -> None:
+    def _end_epoch(self, log: RunLog) -> None:
         row = self._evaluate()
         watched = "test" if self.options.score_test else "val" if self.trainer.data.val else "train"
         loss = row.get(f"{watched}_{self.trainer.objective.loss_name}") or 0.0
@@ -190,10 +196,7 @@ class _Session:
             self._measure_curvature(self.epoch)
         if self.world.main:
             self.run.metrics.append(row)
-        if board is not None:
-            for name, value in row.flat().items():
-                if value is not None and name not in ("epoch", "step"):
-                    board.add_scalar(name, value, self.epoch)
+            log.log(row)
         self.listen(EpochEvent(metrics=row))
         if not math.isfinite(loss):
             facts = {name: row.get(name) for name in ("step", "lr", "p", "grad_norm")}
@@ -260,6 +263,7 @@ class _Session:
             parse_options(self.options.curvature),
             listen=self.listen,
             between=self._between_batches,
+            problem=self.problem,
         )
 
     def _measure_curvature(self, epoch: int) -> None:
@@ -274,13 +278,11 @@ class _Session:
 
     # ------------------------------------------------------------------ files
 
-    def _tensorboard(self) -> AbstractContextManager[SummaryWriter | None]:
-        if not (self.options.tensorboard and self.world.main):
-            return nullcontext()
-        from torch.utils.tensorboard import SummaryWriter
-
-        # what was written of epochs that are now trained again is hidden
-        return SummaryWriter(str(self.run.folder / "tensorboard"), purge_step=self.epoch)
+    def _open_log(self, label: str) -> RunLog:
+        logged = LoggedRun(self.run.folder, label, self.trainer.recipe, self._warn)
+        names = self.options.log if self.world.main else ()
+        rows = read_metrics(self.run.metrics.path) if names else ()
+        return RunLog(names, logged, rows)
 
     def _resume(self) -> None:
         with fitting(self.run.checkpoints):
