@@ -8,7 +8,7 @@ READY_ALL := $(VENV)/.ready-all
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-integrations test-torch fuzz docs dist lint format clean
+.PHONY: help setup demo test test-all test-integrations test-torch study fuzz docs dist lint format clean
 
 help:            ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,9 +21,9 @@ $(READY): pyproject.toml constraints.txt requirements-no-deps.txt $(wildcard set
 	$(BIN)/pip install --quiet --no-deps -r requirements-no-deps.txt
 	@touch $@
 
-# JAX, Ray, the Hugging Face libraries, Lightning and mkdocs, which only their own tests need
+# JAX, Ray, MLflow, wandb, the Hugging Face libraries, Lightning and mkdocs, which only their own tests need
 $(READY_ALL): $(READY)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,ray,optax,integrations,triton,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,ray,log,optax,integrations,triton,docs]'
 	@touch $@
 
 setup: $(READY)  ## make the virtual environment and install everything pinned
@@ -48,6 +48,9 @@ test-integrations: $(READY_ALL)  ## run the tests with JAX, transformers, accele
 
 test-torch:      ## run the library's tests on another torch (TORCH=2.6.0) and write the row of docs/versions.md
 	$(PYTHON) scripts/test_torch.py $(or $(TORCH),$(error give a version, such as TORCH=2.6.0)) $(if $(TORCH_VENV),--venv $(TORCH_VENV))
+
+study: $(READY)  ## run the confirmatory study of docs/study.md: about eight hours of a core, resumable
+	$(BIN)/python benchmarks/study.py
 
 MINUTES ?= 10
 fuzz: $(READY)   ## random input and random kills, for MINUTES=60 or as long as you like

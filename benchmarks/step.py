@@ -240,6 +240,11 @@ def best_times(
 
 def peak_temporary(step: Callable[[], Any]) -> int:
     """The most bytes that torch holds during a step beyond what it held before."""
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return torch.cuda.max_memory_allocated() - before
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     held = peak = 0
@@ -338,10 +343,11 @@ def targets(rows: list[Row]) -> list[tuple[str, float, float]]:
 
 
 def about() -> dict[str, Any]:
+    device = torch.get_default_device()
     return {
         "machine": platform.machine(),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "last-level cache": f"{cache_size() >> 20} MiB",
@@ -370,6 +376,11 @@ def main(argv: list[str] | None = None) -> int:
     if args.device == "cpu" and fused.unavailable() is not None and not args.all:
         print(f"there is nothing to measure: {fused.unavailable()}", file=sys.stderr)
         return 1
+    try:
+        torch.empty(1, device=args.device)
+    except (AssertionError, RuntimeError) as error:
+        print(f"--device {args.device} cannot be used here: {error}", file=sys.stderr)
+        return 2
     torch.set_default_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)

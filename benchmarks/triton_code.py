@@ -32,11 +32,17 @@ FACTOR = {**COMMON, "partial": "*fp32", "blocks": "i32", "factors": "*fp32", "ep
 def variants() -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
     """(name, kernel, arguments, constants)"""
     full = {"P": F32, "G": F32, "M": F32, **SHAPE}
+    nearest = {**full, "STOCHASTIC": False}
     half = {"P": BF16, "G": BF16, "M": BF16, **SHAPE}
     found: list[tuple[str, Any, dict[str, str], dict[str, Any]]] = [
-        ("update, float32", kernels._update_kernel, UPDATE, {**full, "FORM": 0}),
-        ("update, no momentum", kernels._update_kernel, UPDATE, {**full, "M": None, "FORM": 0}),
-        ("update, bfloat16", kernels._update_kernel, UPDATE, {**half, "FORM": 0}),
+        ("update, float32", kernels._update_kernel, UPDATE, {**nearest, "FORM": 0}),
+        ("update, no momentum", kernels._update_kernel, UPDATE, {**nearest, "M": None, "FORM": 0}),
+        (
+            "update, bfloat16",
+            kernels._update_kernel,
+            UPDATE,
+            {**half, "STOCHASTIC": True, "FORM": 0},
+        ),
     ]
     for form, name in ((1, "rms"), (2, "dual")):
         less = {key: value for key, value in full.items() if key != "P"}
@@ -44,7 +50,7 @@ def variants() -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
         found += [
             (f"partial, {name}", kernels._partial_kernel, PARTIAL, {**less, "FORM": form}),
             (f"factor, {name}", kernels._factor_kernel, FACTOR, factor),
-            (f"update, {name}", kernels._update_kernel, UPDATE, {**full, "FORM": form}),
+            (f"update, {name}", kernels._update_kernel, UPDATE, {**nearest, "FORM": form}),
         ]
     return found
 

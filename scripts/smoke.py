@@ -1,9 +1,10 @@
-"""Build sdist and wheel, install each into an empty environment, and use it there.
+"""Install lpsgd in every way that the README names into an empty environment, and use it there.
 
     python scripts/smoke.py [folder, default dist]
 
-The checks themselves are in CHECKS, which the new environment's Python runs: nothing of this
-repository but the two files takes part.
+builds sdist and wheel in the folder and tries both, a clone, a git URL, and an extra that is added
+afterwards. The checks themselves are in CHECKS, which the new environment's Python runs: nothing of
+this repository takes part but what was installed.
 """
 
 from __future__ import annotations
@@ -83,6 +84,15 @@ def check_sdist(sdist: Path) -> None:
         raise SystemExit(f"not in {sdist.name}: {', '.join(lost)}")
 
 
+def from_git(place: Path) -> list[str]:
+    """What pip is told in a clone, and for a git URL; nothing where this is no repository."""
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        return []
+    run("git", "clone", "--quiet", ROOT.as_uri(), place / "clone")
+    # with the name before it, older versions of pip take a URL of a host only
+    return [str(place / "clone"), f"git+{(place / 'clone').as_uri()}"]
+
+
 def main(folder: Path) -> None:
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
     (sdist,) = folder.glob("lpsgd-*.tar.gz")
@@ -92,10 +102,13 @@ def main(folder: Path) -> None:
         venv.create(place, with_pip=True)
         python = Path(place, "Scripts" if sys.platform == "win32" else "bin", "python")
         pip = (python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt")
-        for package in (wheel, sdist):
+        for package in (str(wheel), *from_git(Path(place)), str(sdist)):
             run(*pip, package)
-            print(f"{package.name}: {run(python, '-I', '-c', CHECKS)}")
-            run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "lpsgd")
+            print(f"{package}: {run(python, '-I', '-c', CHECKS)}")
+            if package != str(sdist):
+                run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "lpsgd")
+        run(*pip, "lpsgd[curvature]")  # which pip finds installed, and adds what the extra needs
+        run(python, "-I", "-c", "import lpsgd.curvature")
 
 
 if __name__ == "__main__":

@@ -16,17 +16,18 @@ from lpsgd._rounding import MOMENTUM, noise_key
 from tests.test_rounding import training
 
 INT8 = torch.int8
+TABLE = eight_bits.table(torch.device("cpu"))
 
 
 def coded(values: Tensor, key: int = 0) -> tuple[Tensor, Tensor]:
     codes = torch.zeros_like(values, dtype=INT8)
     scales = eight_bits.new_scales(values.numel(), values.device)
-    eight_bits.encode_into(codes, scales, values, key)
+    eight_bits.encode_into(codes, scales, values, key, TABLE)
     return codes, scales
 
 
 def test_the_table_has_seven_decades() -> None:
-    table = eight_bits.table().double()
+    table = TABLE.double()
     assert len(table) == 255
     assert table[127] == 0
     assert torch.equal(table, -table.flip(0))
@@ -41,11 +42,11 @@ def test_the_table_has_seven_decades() -> None:
 
 def test_entries_of_the_table_and_the_largest_are_kept() -> None:
     values = torch.zeros(4096)
-    values[:255] = 3.0 * eight_bits.table()
+    values[:255] = 3.0 * TABLE
     values[300] = -1e-30
     codes, scales = coded(values)
     assert codes[300] == -127
-    torch.testing.assert_close(eight_bits.decoded(codes, scales), values, rtol=1e-6, atol=0)
+    torch.testing.assert_close(eight_bits.decoded(codes, scales, TABLE), values, rtol=1e-6, atol=0)
     assert scales[0] == 3.0
     assert (scales[2:] == 0).all()
 
@@ -55,7 +56,7 @@ def test_the_mean_over_noise_is_the_value() -> None:
     values = torch.randn(4096, generator=generator) * torch.logspace(-3, 2, 4096)
     draws = torch.stack(
         [
-            eight_bits.decoded(*coded(values, int(noise_key(count, 0, MOMENTUM)))).double()
+            eight_bits.decoded(*coded(values, int(noise_key(count, 0, MOMENTUM))), TABLE).double()
             for count in range(400)
         ]
     )
@@ -63,7 +64,7 @@ def test_the_mean_over_noise_is_the_value() -> None:
     z = (draws.mean(0) - values) / (spread / 20).clamp(min=1e-12 * values.abs())
     assert z[spread > 1e-6 * values.abs()].abs().max() < 6
     # at most two neighbours of the top decade, and coarser below
-    large = values.abs() > 0.1 * eight_bits.decoded(*coded(values)).abs().view(16, 256).amax(
+    large = values.abs() > 0.1 * eight_bits.decoded(*coded(values), TABLE).abs().view(16, 256).amax(
         1
     ).repeat_interleave(256)
     assert ((draws[0] - values).abs() / values.abs())[large].max() < 0.15
@@ -73,7 +74,7 @@ def test_the_mean_over_noise_is_the_value() -> None:
 def test_what_is_not_finite_stays_so_in_its_block(bad: float) -> None:
     values = torch.ones(4096)
     values[7] = bad
-    back = eight_bits.decoded(*coded(values))
+    back = eight_bits.decoded(*coded(values), TABLE)
     assert not back[7].isfinite()
     assert (back[256:] == 1).all()
 

@@ -17,11 +17,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from lpsgd._compat import TRITON
 from lpsgd._descent import _single_tensor
 from tests.oracles import lp
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs pip install triton"
+    not TRITON or importlib.util.find_spec("triton") is None,
+    reason="needs torch 2.7, and pip install triton",
 )
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 SIZES = [(1,), (7,), (1023,), (1024,), (3, 683)]

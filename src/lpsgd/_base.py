@@ -33,7 +33,8 @@ from lpsgd.schedule import (
 
 Group: TypeAlias = dict[str, Any]
 
-# The p of a rule that is to be annealed. Known by being this very object, as no other 6.0 is.
+# The p that nobody gave: `p is DEFAULT_P` holds for this object and for no 6.0 of a user's, in a
+# group too, until a p or a schedule is set there. (A class of its own would show in state dicts.)
 DEFAULT_P = float("6")
 
 # What stays as constructed on load: how a step is run, and the schedule (see _settle_p).
@@ -239,7 +240,9 @@ class LpOptimizer(Optimizer):
         """
         if self.state or any(group.get("capturable") for group in self.param_groups):
             return False
-        if any(group.get("lr", 1) != 0 for group in self.param_groups):
+        rates = [group.get("lr", 1) for group in self.param_groups]
+        # its zero lies on the host; for one on a device the host would wait
+        if any((isinstance(lr, Tensor) and not lr.is_cpu) or lr != 0 for lr in rates):
             return False
         params = [param for group in self.param_groups for param in group["params"]]
         grads = [param.grad for param in params if param.grad is not None]

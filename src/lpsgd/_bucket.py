@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lpsgd import geometry
 from lpsgd._base import working_dtype
-from lpsgd._dtensor import PLAIN, Shards, are_plain, local_part
+from lpsgd._dtensor import PLAIN, Shards, are_plain, is_sharded, local_part
 from lpsgd._foreach import (
     copy_,
     divide_by_largest_,
@@ -28,7 +28,7 @@ class Bucket:
     ) -> None:
         self.sizes = [param.numel() for param in params]
         self.shards: Shards | None = None
-        if not are_plain(params):
+        if any(map(is_sharded, params)):
             # of a DTensor the part that lies here: the rule is the same for each coordinate
             self.shards = Shards(params)
             grads = [local_part(g, like) for g, like in zip(grads, params, strict=True)]

@@ -11,6 +11,10 @@ from torch import Tensor
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
+# Of the triton that comes with it: 3.3, the oldest by which our kernels were compiled.
+TRITON = TORCH >= (2, 7)
+
+
 def check_graph_capture(optimizer: Any) -> None:
     """Warn where a graph is captured without ``capturable``."""
     if TORCH < (2, 11):

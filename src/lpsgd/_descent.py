@@ -19,8 +19,9 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from lpsgd import fused as fused_kernel
 from lpsgd import geometry
 from lpsgd._bucket import Bucket, blocks, parts_in_cache, update_dtype
+from lpsgd._compat import TRITON
 from lpsgd._dtensor import are_plain
-from lpsgd._eight_bits import decoded, encode_into
+from lpsgd._eight_bits import decoded, encode_into, table
 from lpsgd._foreach import (
     any_negative,
     as_number,
@@ -62,7 +63,13 @@ def lp_descent(
     the number of steps before this one, from which bfloat16 buffers take the noise of rounding.
     """
     untouched = capturable or differentiable
-    lr, p = scalar(lr, params, untouched), scalar(p, params, untouched)
+
+    def settled(value: float | Tensor) -> float | Tensor:
+        # fused takes what lies on a device as it is: the host would wait to look at it
+        on_device = fused and isinstance(value, Tensor) and not value.is_cpu
+        return scalar(value, params, untouched or bool(on_device))
+
+    lr, p = settled(lr), settled(p)
     numbers: dict[str, Any] = {
         "p": p,
         "step": lr if maximize else -lr,
@@ -77,7 +84,7 @@ def lp_descent(
             fused_kernel.kernel_step(params, grads, momentum_buffers, **numbers)
             return
     if torch.bfloat16 in {buffer.dtype for buffer in momentum_buffers or ()}:
-        count = scalar(count, params, untouched)  # type: ignore[assignment]
+        count = settled(count)  # type: ignore[assignment]
     else:
         count = 0
     tensors = _real_tensors(params, grads, momentum_buffers)
@@ -108,9 +115,10 @@ def coded_descent(
     for index, scale in enumerate(scales):
         if len(scale):
             key = noise_key(int(count) if look else count, index, MOMENTUM)
-            m = decoded(codes[index], scale)
+            entries = table(scale.device)
+            m = decoded(codes[index], scale, entries)
             lp_descent([params[index]], [grads[index]], [m], count=count, **settings)
-            encode_into(codes[index], scale, m, key)
+            encode_into(codes[index], scale, m, key, entries)
 
 
 def _rounds_stochastically(buffer: Tensor | None) -> bool:
@@ -133,7 +141,7 @@ def _rule(
         if way == "kernel":
             return _kernel  # which looks for the memory itself
         if way == "triton" and not torch.compiler.is_compiling():
-            return _triton
+            return _multi_tensor if _capturing() else _triton
         require_memory(params, grads, buffers or ())
         # in a graph that is being compiled anyway, the foreach path is compiled with the rest
         return _multi_tensor if torch.compiler.is_compiling() else _compiled_multi_tensor
@@ -171,7 +179,13 @@ def demand_fused(
 
 @functools.cache
 def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return TRITON and importlib.util.find_spec("triton") is not None
+
+
+def _capturing() -> bool:
+    """Whether a CUDA graph is recorded: replayed, it would copy Triton's table from host memory
+    that has since been used for something else."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _suits_triton(*roles: Sequence[Tensor]) -> bool:

@@ -33,13 +33,13 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def local_part(tensor: Any, like: Any = None) -> Tensor:
-    """This process's part, in the memory of the tensor itself; a plain tensor as it is.
+    """This process's part, in the memory of the tensor itself; what is not sharded as it is.
 
     ``like``: sharded as that one is, which moves data if ``tensor`` was sharded otherwise.
     """
-    if type(tensor) in PLAIN:
-        plain: Tensor = tensor
-        return plain
+    if not is_sharded(tensor):
+        own: Tensor = tensor
+        return own
     if like is not None and tensor.placements != like.placements:
         tensor = tensor.redistribute(placements=like.placements)
     part: Tensor = tensor.to_local()

@@ -11,13 +11,13 @@ right where rounding to nearest would lose every small change.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from lpsgd._rounding import noise_bits
+from lpsgd.schedule import exponent_dtype
 
 BLOCK = 256
 """Elements that share a scale"""
@@ -31,16 +31,18 @@ _DECADES = 7
 _CPU_PIECE, _PIECE = 1 << 14, 1 << 20
 
 
-@functools.cache
-def table() -> Tensor:
-    """The values of the codes -127 to 127 in order, from -1 to 1."""
-    values: list[Tensor] = []
-    for decade in range(_DECADES):
-        edges = torch.linspace(0.1, 1, 2**decade + 1, dtype=torch.float64)
-        values.append((edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - _DECADES + 1))
-    positive = torch.cat(values)
-    positive = positive / positive[-1]
-    return torch.cat([-positive.flip(0), torch.zeros(1), positive]).float()
+def table(device: torch.device) -> Tensor:
+    """The values of the codes -127 to 127 in order, from -1 to 1.
+
+    Computed where they are used: a copy from the host would wait, and cannot be captured.
+    """
+    last = 2**_DECADES - 1
+    code = torch.arange(-last, last + 1, dtype=exponent_dtype(device), device=device)
+    size = code.abs().clamp(min=1)
+    decade = (size + 0.5).log2().floor()  # of which the entries 2^decade, ... are
+    entries = 2**decade
+    value = (0.1 + 0.9 * (size - entries + 0.5) / entries) * 10 ** (decade - (_DECADES - 1))
+    return (code.sign() * value / value[-1]).float()
 
 
 def new_scales(elements: int, device: torch.device) -> Tensor:
@@ -49,13 +51,12 @@ def new_scales(elements: int, device: torch.device) -> Tensor:
     return torch.zeros(blocks, dtype=torch.float32, device=device)
 
 
-def decoded(codes: Tensor, scales: Tensor) -> Tensor:
-    """The values, as a new float32 tensor laid out like ``codes``."""
-    values = table().to(codes.device)
+def decoded(codes: Tensor, scales: Tensor, entries: Tensor) -> Tensor:
+    """The values, as a new float32 tensor laid out like ``codes``; ``entries`` is the table."""
     out = torch.empty(codes.numel(), dtype=torch.float32, device=codes.device)
     flat = codes.reshape(-1)
     for start, end in _pieces(flat):
-        found = values[flat[start:end].int() + len(values) // 2]
+        found = entries[flat[start:end].int() + len(entries) // 2]
         torch.mul(found, _spread(scales, start, end), out=out[start:end])
     shaped = out.view(codes.shape)
     return (
@@ -63,9 +64,10 @@ def decoded(codes: Tensor, scales: Tensor) -> Tensor:
     )
 
 
-def encode_into(codes: Tensor, scales: Tensor, values: Tensor, key: int | Tensor) -> None:
+def encode_into(
+    codes: Tensor, scales: Tensor, values: Tensor, key: int | Tensor, entries: Tensor
+) -> None:
     """codes, scales <- values; ``key`` is what the noise depends on besides the element."""
-    entries = table().to(codes.device)
     flat = values.reshape(-1)
     target = codes.view(-1) if codes.is_contiguous() else torch.empty_like(flat, dtype=codes.dtype)
     for start, end in _pieces(flat):

@@ -149,7 +149,7 @@ def _partial_kernel(
     size = tl.where(mask, tl.abs(g), 0.0)
     largest = tl.max(size, 0)
     share = size / tl.where(largest > 0, largest, 1.0)
-    powers = tl.where(share > 0, tl.exp2(exponent * tl.log2(tl.maximum(share, 1e-38))), 0.0)
+    powers = tl.where(share > 0, tl.exp2(exponent * tl.log2(tl.maximum(share, 1.2e-38))), 0.0)
     # what is not a number must stay so, which a maximum may have lost
     total = tl.sum(tl.where(share == share, powers, share), 0)
     tl.store(partial + block, largest)
@@ -174,17 +174,21 @@ def _factor_kernel(
     if FORM == RMS:
         exponent = 2.0
     largest = 0.0
-    for start in range(first, last, CHUNK):
+    start = first
+    while start < last:  # not a range of numbers on the device, which older interpreters refuse
         some = start + tl.arange(0, CHUNK)
         largest = tl.maximum(largest, tl.max(tl.load(partial + some, some < last, 0.0), 0))
+        start += CHUNK
     safe = tl.where(largest > 0, largest, 1.0)
     total = 0.0
-    for start in range(first, last, CHUNK):
+    start = first
+    while start < last:
         some = start + tl.arange(0, CHUNK)
         share = tl.load(partial + some, some < last, 0.0) / safe
-        weight = tl.exp2(exponent * tl.log2(tl.maximum(share, 1e-38)))
+        weight = tl.exp2(exponent * tl.log2(tl.maximum(share, 1.2e-38)))
         weight = tl.where(share > 0, weight, 0.0)
         total += tl.sum(weight * tl.load(partial + blocks + some, some < last, 0.0), 0)
+        start += CHUNK
     before = 1.0
     after = 1.0
     if FORM == RMS:
@@ -206,8 +210,8 @@ def _factor_kernel(
 @triton.jit
 def _update_kernel(
     table, tensors, factors, weight, eps,
-    P: tl.constexpr, G: tl.constexpr, M: tl.constexpr, FORM: tl.constexpr,
-    BLOCK: tl.constexpr, SEARCH: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, M: tl.constexpr, STOCHASTIC: tl.constexpr,
+    FORM: tl.constexpr, BLOCK: tl.constexpr, SEARCH: tl.constexpr,
 ):  # fmt: skip
     """m <- m + (1 - momentum) (g - m); theta <- keep theta + step factor u"""
     tensor, fields, places, mask = _block(table, tl.program_id(0), tensors, BLOCK, SEARCH)
@@ -219,7 +223,7 @@ def _update_kernel(
         step *= tl.load(factors + tensors + tensor)
     held = _place(fields, 0, P) + places
     theta = _number(table, 2) * tl.load(held, mask, 0.0).to(tl.float32) + step * u
-    if (tl.bfloat16 == P) and (tl.bfloat16 == M):
+    if STOCHASTIC:
         tl.store(held, _rounded(theta, places, table, tensor, 1), mask)
     else:
         tl.store(held, _to_nearest(theta, P), mask)
@@ -250,6 +254,7 @@ def triton_step(
     ]
     table, blocks = _table(places, [q.numel() for q in params], (p, step, keep, count), device)
     tensors = len(params)
+    own = TYPES[params[0].dtype]
     types: dict[str, Any] = {
         "G": TYPES[grads[0].dtype],
         "M": TYPES[buffers[0].dtype] if buffers else None,
@@ -269,7 +274,7 @@ def triton_step(
         )
     _update_kernel[(blocks,)](
         table, tensors, factors, 1 - momentum, eps,
-        P=TYPES[params[0].dtype], **types, FORM=form, **shape,
+        P=own, **types, STOCHASTIC=own == types["M"] == tl.bfloat16, FORM=form, **shape,
     )  # fmt: skip
     increment_version([*params, *(buffers or ())])
 
@@ -286,9 +291,10 @@ def _table(
     for row in zip(*places, sizes, strict=True):
         entries += [*row, blocks]
         blocks += -(-row[3] // BLOCK)
-    host = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda")
+    pinned = device.type == "cuda"
+    host = torch.tensor(entries, dtype=torch.int64, device="cpu", pin_memory=pinned)
     known = [0.0 if isinstance(number, Tensor) else float(number) for number in numbers[:3]]
-    host[:3] = torch.tensor(known, dtype=torch.float64).view(torch.int64)
+    host[:3] = torch.tensor(known, dtype=torch.float64, device="cpu").view(torch.int64)
     if not isinstance(numbers[3], Tensor):
         host[3] = int(numbers[3])
     table = host.to(device, non_blocking=True)

@@ -24,7 +24,7 @@ from lpsgd import _checks as checks
 from lpsgd import geometry
 from lpsgd._base import COMMON_CHECKS, DEFAULT_P, Group, LpOptimizer
 from lpsgd._descent import coded_descent, demand_fused, lp_descent
-from lpsgd._dtensor import are_plain
+from lpsgd._dtensor import is_sharded
 from lpsgd._eight_bits import new_scales
 from lpsgd._foreach import (
     real,
@@ -190,8 +190,8 @@ class LPSGDM(LPSGD):
         fused: update everything in one pass without temporary memory: on a CPU by a kernel that
             is compiled when lpsgd is installed, on a GPU by Triton kernels, or by code that
             Inductor compiles where there is no triton (neither was measured on a GPU by us). None
-            chooses the kernel on a CPU where it can run, and never compiles; True raises where
-            fused cannot run.
+            chooses the kernel on a CPU where it can run; on a GPU it takes foreach, because it
+            never compiles: give True there. True raises where fused cannot run.
         capturable: keep count and p in tensors on the parameters' device, for graph capture. The
             value of p is then not validated during a step.
         differentiable: let autograd differentiate through the step.
@@ -263,7 +263,7 @@ class LPSGDM(LPSGD):
         """As everywhere, but in 8 bits a tensor of codes and one of the blocks' scales."""
         if group["state_dtype"] is not torch.int8:
             return super()._new_buffer(name, param, group)
-        if not are_plain([param]):
+        if is_sharded(param):
             raise TypeError(
                 f"state_dtype=torch.int8 takes plain tensors, and a parameter is a "
                 f"{type(param).__name__}; state_dtype=torch.bfloat16 takes it"

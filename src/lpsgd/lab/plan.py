@@ -170,7 +170,8 @@ def _plan(
     except ValueError as error:
         raise UserError(str(error)) from error
     first = next(iter(recipes.values()))
-    folder = out or Path("runs") / f"{first.dataset}-{first.model}-{first.digest(without=_OWN)}"
+    name = file_safe(f"{first.dataset}-{first.model}")
+    folder = out or Path("runs") / f"{name}-{first.digest(without=_OWN)}"
     tasks = [
         Task(
             name,
@@ -199,5 +200,6 @@ def _check_comparison(folder: Path, recipe: Recipe) -> None:
 
 def default_folder(recipe: Recipe) -> Path:
     """Return where `lpsgd train` puts a run for which no folder was given."""
-    name = recipe.optimizer.rpartition(":")[2]
-    return Path("runs") / f"{recipe.dataset}-{recipe.model}-{name}-{recipe.digest()}"
+    optimizer = recipe.optimizer.rpartition(":")[2]
+    name = file_safe(f"{recipe.dataset}-{recipe.model}-{optimizer}")
+    return Path("runs") / f"{name}-{recipe.digest()}"

@@ -51,9 +51,9 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
     ("command", "lines", "first"),
     [
         ("train", 90, "--optimizer --out --dataset --model --epochs --seed"),
-        ("compare", 105, "--optimizers --seeds --reference --out --dataset --model --epochs"),
-        ("sweep", 126, "--space --optimizers --trials --out --dataset --model --epochs"),
-        ("reproduce", 60, "--scale --models --out --list"),
+        ("compare", 108, "--optimizers --seeds --reference --out --dataset --model --epochs"),
+        ("sweep", 127, "--space --optimizers --trials --out --dataset --model --epochs"),
+        ("reproduce", 61, "--scale --models --out --list"),
         ("spectrum", 40, "--layerwise --checkpoints --curvature --out"),
     ],
 )

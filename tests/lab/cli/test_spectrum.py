@@ -86,10 +86,14 @@ def test_a_run_stopped_while_measuring_resumes_to_the_same_end(tmp_path):
 
 def test_spectrum_draws_what_training_recorded(recorded_run, tmp_path, capsys):
     before = (recorded_run / "curvature.jsonl").read_bytes()
-    assert cli.main(["spectrum", str(recorded_run), "--layerwise", "--out", str(tmp_path)]) == 0
+    assert (
+        cli.main(["spectrum", str(recorded_run), "--layerwise", "--latex", "--out", str(tmp_path)])
+        == 0
+    )
     names = {path.name for path in tmp_path.iterdir()}
     figures = {f"{n}.{s}" for n in ("density", "evolution", "layers") for s in ("svg", "png")}
-    assert names == figures | {"spectrum.csv", "spectrum.json", "nodes.csv"}
+    assert names == figures | {"spectrum.csv", "spectrum.json", "nodes.csv", "spectrum.tex"}
+    assert r"smallest $\lambda$" in (tmp_path / "spectrum.tex").read_text()
     assert "curvature at epoch 3: λ from" in capsys.readouterr().out
     assert (recorded_run / "curvature.jsonl").read_bytes() == before
 

@@ -26,7 +26,9 @@ def folder(tmp_path):
 
 def test_page_and_figure_draw_the_same_curve(folder, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figure, "save_figure", lambda made, stem: drawn.append(made) or [stem])
+    monkeypatch.setattr(
+        figure, "save_figure", lambda made, stem, **how: drawn.append(made) or [stem]
+    )
     assert cli.main(["report", str(folder), "--figure"]) == 0
     page = (folder / "report.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])

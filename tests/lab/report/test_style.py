@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from lpsgd.lab.paper.theory.rates import Rate, RatePoint
 from lpsgd.lab.report import figure as curves
 from lpsgd.lab.report import style
 from lpsgd.lab.report.document import Document, Picture, write_document, write_document_page
+from lpsgd.lab.report.source import Source
+from lpsgd.lab.report.widths import WIDTHS
 from lpsgd.lab.store.run_record import RunRecord, load_comparison
 from tests.lab.made_up_runs import write_comparison
 
@@ -179,3 +182,78 @@ def test_figures_follow_the_pages_theme(
     assert ground < 40
     assert brightest > 200
     assert found["system"] == found[system]
+
+
+# --- papers --------------------------------------------------------------------------------------
+
+# Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as it is seen
+SIMULATED = {
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+}
+
+
+def lab(colour: str, matrix: Any) -> Any:
+    """CIE L*a*b* (D65) of a colour as somebody with that vision sees it."""
+    srgb = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(matrix) @ linear, 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.asarray(to_xyz) @ seen / [0.9505, 1.0, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def closest(colours: Any, matrix: Any) -> float:
+    """The least distance between two of the colours; about 2 can just be told apart."""
+    seen = [lab(colour, matrix) for colour in colours]
+    pairs = [(a, b) for place, a in enumerate(seen) for b in seen[:place]]
+    return min(float(np.linalg.norm(a - b)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("vision", SIMULATED)
+def test_series_differ_for_the_colour_blind(vision: str) -> None:
+    matrix = SIMULATED[vision]
+    assert closest(style.SERIES, matrix) > 12
+    matplotlib_default = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+    assert closest(matplotlib_default, matrix) < 8  # the measure tells a poor palette
+
+
+@pytest.mark.parametrize("width", [*WIDTHS.values(), 2.0])
+def test_a_figure_has_the_width_of_the_template(width: float, groups: Any) -> None:
+    drawn = curves.curves_figure(groups, width=width)
+    drawn.draw_without_rendering()
+    assert drawn.get_figwidth() == width
+    for axes in drawn.axes:
+        assert axes.bbox.width > 0.3 * drawn.bbox.width
+        assert axes.bbox.height > 0.4 * drawn.dpi
+    (legend,) = drawn.legends
+    assert not any(legend.get_window_extent().overlaps(axes.bbox) for axes in drawn.axes)
+
+
+def test_files_name_the_command_and_the_versions(groups: Any, tmp_path: Path) -> None:
+    command = "lpsgd compare --optimizers 'a<b>&c' é"
+    source = Source(command, "lpsgd 1.2, torch 3.4")
+    kinds = ("svg", "png", "pdf")
+    for _ in range(2):
+        written = style.save_figure(compared(groups), tmp_path / "c", formats=kinds, source=source)
+        svg, png, pdf = (path.read_bytes() for path in written)
+    space = "{http://purl.org/dc/elements/1.1/}"
+    (described,) = ElementTree.fromstring(svg).iter(f"{space}description")
+    assert described.text == command
+    assert b"lpsgd 1.2, torch 3.4" in svg
+    information = Image.open(io.BytesIO(png)).info
+    assert information["Description"] == command
+    assert information["Software"] == "lpsgd 1.2, torch 3.4"
+    assert b"lpsgd 1.2, torch 3.4" in pdf
+    assert b"CreationDate" not in pdf
+    assert b"/Subtype /Type3" not in pdf
+    again = style.save_figure(compared(groups), tmp_path / "d", formats=kinds, source=source)
+    assert [path.read_bytes() for path in again] == [svg, png, pdf]

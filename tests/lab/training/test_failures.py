@@ -289,16 +289,6 @@ def test_a_run_that_moves_keeps_what_it_began_on(
     assert [machine["cpu"] for machine in environment["earlier"]] == ["first"]
 
 
-def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    train(small_recipe(), tmp_path / "run", options=RunOptions(tensorboard=True))
-    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
-    events.Reload()
-    shown = [scalar.value for scalar in events.Scalars("test_nll")]
-    assert shown == pytest.approx([line["test_nll"] for line in metrics(tmp_path / "run")])
-
-
 def test_train_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("epochs = 9\nwidth = 8\ntrain_size = 128\nbatch_size = 32\n")

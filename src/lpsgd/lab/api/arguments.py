@@ -59,7 +59,8 @@ def read_training(
     values = dict(values)
     if isinstance(own.model, str):
         values["model"] = own.model
-    named = str(values.get("model", "")), str(values.get("dataset", ""))
+    all_values = {**(beside or {}), **values}
+    named = str(all_values.get("model", "")), str(all_values.get("dataset", ""))
     problem, sent = read_problem(own, values), True
     if problem is None and any(map(is_import_path, named)):
         from lpsgd.lab.own.given import imported
@@ -80,7 +81,7 @@ def read_training(
             )
     if callable(own.model):
         values["model"] = _model_name(own.model)
-    tried = make_recipe({**_plain_fields({**(beside or {}), **values}), "seed": seed})
+    tried = make_recipe({**_plain_fields({**all_values, **values}), "seed": seed})
     values["problem"] = examine(problem, tried).model_dump()
     return Training(values, problem if sent else None)
 

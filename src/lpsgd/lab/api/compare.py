@@ -47,7 +47,7 @@ def compare(
     root: Path | str | None = None,
     workers: int = 0,
     save_seconds: float = 60.0,
-    tensorboard: bool = False,
+    log: str | Sequence[str] = (),
     recipes: Sequence[Path | str] | None = None,
     allow_import: bool = False,
     **recipe: Any,
@@ -87,7 +87,7 @@ def compare(
         root: the folder of the laboratory's data sets.
         workers: processes that read examples.
         save_seconds: time between checkpoints.
-        tensorboard: also write TensorBoard's files.
+        log: where else the metrics go: ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or several.
         recipes: instead of ``optimizers``: files, or folders of files, such as a sweep's winners.
         allow_import: let those files name import paths, which run code.
         recipe: what else decides the training, by the names of the command's options:
@@ -109,16 +109,20 @@ def compare(
         [('sgd', 2), ('adamw', 2)]
     """
     from lpsgd.lab.labels import labels
+    from lpsgd.lab.log import check_loggers, logger_names
     from lpsgd.lab.plan import plan_comparison, plan_recipes, recipe_files
-    from lpsgd.lab.recipe import read_recipe_file
+    from lpsgd.lab.recipe import read_recipe_file, refuse_imports
 
+    loggers = logger_names(log)
     own = Own(model, train, test, val, loss, metrics, step, collate)
     where, numbers, choice = read_folder(out), read_seeds(seeds), read_executor(executor, jobs)
     if recipes:
         paths = [Path(path) for path in recipes]
         files = recipe_files(paths)
         reference = _reference(reference, list(files))
-        first = read_recipe_file(next(iter(files.values())), option="--recipes")
+        path = next(iter(files.values()))
+        first = read_recipe_file(path, option="--recipes")
+        refuse_imports(first, f"--recipes {path}", allow_import=allow_import)
         training = read_training(own, recipe, numbers[0], beside=first)
         folder, tasks = plan_recipes(
             paths,
@@ -144,8 +148,9 @@ def compare(
     from lpsgd.lab.store.manifest import write_comparison
     from lpsgd.lab.training.options import RunOptions
 
+    check_loggers(loggers)
     write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
-    options = RunOptions(None if root is None else Path(root), workers, save_seconds, tensorboard)
+    options = RunOptions(None if root is None else Path(root), workers, save_seconds, loggers)
     failures = run_tasks(tasks, choice, options, problem=training.problem)
     problem = "\n  ".join([f"{len(failures)} runs failed:", *failures]) if failures else None
     try:

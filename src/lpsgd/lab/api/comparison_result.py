@@ -90,11 +90,34 @@ class ComparisonResult:
 
         write_comparison_page(self.analysis, path)
 
-    def figure(self) -> Figure:
-        """The learning curves, drawn by matplotlib."""
-        from lpsgd.lab.report.figure import comparison_figure
+    def figure(self, width: float | str | None = None) -> Figure:
+        """The learning curves, drawn by matplotlib, as wide as a paper's template wants.
 
-        return comparison_figure(self.analysis)
+        Args:
+            width: inches, or a template such as ``"icml"`` or ``"neurips"``.
+        """
+        from lpsgd.lab.report.figure import comparison_figure
+        from lpsgd.lab.report.widths import TEXT, figure_width
+
+        return comparison_figure(
+            self.analysis, figure_width(None if width is None else str(width)) or TEXT
+        )
+
+    def to_latex(self) -> str:
+        """The tables that are printed, for a paper: LaTeX with booktabs."""
+        from lpsgd.lab.report.latex import to_latex
+        from lpsgd.lab.report.source import comparison_source
+        from lpsgd.lab.report.tables import comparison_tables
+
+        source = comparison_source(self.analysis)
+        return "\n".join(to_latex(table, source) for table in comparison_tables(self.analysis))
+
+    def to_csv(self) -> str:
+        """The rows as CSV, with all digits."""
+        from lpsgd.lab.report.document import Table, to_csv
+
+        columns = tuple(self.rows[0])
+        return to_csv(Table("", "", columns, [tuple(row.values()) for row in self.rows]))
 
     def show(self, console: Console) -> None:
         """Print the tables and the verdict as the command does."""
@@ -106,14 +129,20 @@ class ComparisonResult:
         from rich.console import Console
 
         text = StringIO()
-        self.show(Console(file=text, width=_WIDTH, highlight=False, color_system=None))
+        self.show(
+            Console(
+                file=text, width=_WIDTH, highlight=False, color_system=None, force_jupyter=False
+            )
+        )
         lines = [text.getvalue().strip("\n"), *([self.failed] if self.failed else [])]
         return "\n".join([*lines, f"Runs: {self.folder}"])
 
     def _repr_html_(self) -> str:
         from rich.console import Console
 
-        console = Console(record=True, file=StringIO(), width=_WIDTH, highlight=False)
+        console = Console(
+            record=True, file=StringIO(), width=_WIDTH, highlight=False, force_jupyter=False
+        )
         self.show(console)
         tables = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
         drawn = StringIO()

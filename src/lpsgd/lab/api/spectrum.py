@@ -36,6 +36,7 @@ def spectrum(
     curvature: str = "",
     out: Path | str | None = None,
     root: Path | str | None = None,
+    allow_import: bool = False,
 ) -> SpectrumResult:
     """Measure the spectrum of a trained network's Hessian, or read what training has recorded.
 
@@ -55,6 +56,7 @@ def spectrum(
         curvature: how to measure, ``"probes=2,lanczos=50,samples=1000"``.
         out: the folder of the results; default ``spectrum`` in that of the run.
         root: the folder of the laboratory's data sets.
+        allow_import: let the run's folder name import paths, which run code.
 
     Example:
         >>> import tempfile, torch
@@ -93,7 +95,7 @@ def spectrum(
         wanted = enough and source == folder and not curvature
         checkpoints = "none" if wanted else "last"
     if checkpoints != "none":
-        problem = _problem(run, own, recipe)
+        problem = _problem(run, own, recipe, allow_import)
         path = place / FILE_NAME
         path.unlink(missing_ok=True)
         measure_checkpoints(
@@ -117,15 +119,21 @@ def spectrum(
     return SpectrumResult(place, tuple(records[e] for e in sorted(records)), records[last])
 
 
-def _problem(run: Path | str | TrainResult, own: Own, recipe: Recipe) -> Problem | None:
+def _problem(
+    run: Path | str | TrainResult, own: Own, recipe: Recipe, allow_import: bool
+) -> Problem | None:
     """The objects that the run was trained on: given again, still held, or by import path."""
     from lpsgd.lab.own.examine import examine
     from lpsgd.lab.own.given import problem_of
+    from lpsgd.lab.recipe import refuse_imports
 
     given = read_problem(own, {})
     if given is None:
-        held = None if isinstance(run, str | Path) else run.problem
-        return held or problem_of(recipe)
+        if not isinstance(run, str | Path):
+            return run.problem
+        named = {"model": recipe.model, "dataset": recipe.dataset}
+        refuse_imports(named, str(run), allow_import=allow_import)
+        return problem_of(recipe)
     if recipe.problem is None or examine(given, recipe).digest != recipe.problem.digest:
         raise UserError(
             "model or train are not those of the run: its first weights and batches differ"

@@ -15,6 +15,8 @@ from lpsgd.lab.spectra.tables import statistics_rows
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lpsgd.lab.report.source import Source
+
 
 @dataclass(frozen=True, repr=False)
 class SpectrumResult:
@@ -47,16 +49,16 @@ class SpectrumResult:
             drawn["layers"] = figures.layers_figure(with_layers[-1])
         return drawn
 
-    def write(self) -> list[Path]:
-        """Write the tables and the figures; return their files."""
+    def write(self, *, latex: bool = False, source: Source | None = None) -> list[Path]:
+        """Write the tables, for a paper too if asked for, and the figures; return their files."""
         from lpsgd.lab.spectra.figures import save_figure
         from lpsgd.lab.spectra.tables import write_tables
         from lpsgd.lab.store.disk.files import writing
 
         with writing(self.folder):
-            files = write_tables(self.records, self.folder)
+            files = write_tables(self.records, self.folder, latex=latex, source=source)
             for name, figure in self.figures().items():
-                files += save_figure(figure, self.folder / name)
+                files += save_figure(figure, self.folder / name, source=source)
         return files
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ def train(
     root: Path | str | None = None,
     workers: int = 0,
     save_seconds: float = 60.0,
-    tensorboard: bool = False,
+    log: str | Sequence[str] = (),
     curvature: str | None = None,
     **recipe: Any,
 ) -> TrainResult:
@@ -53,7 +53,7 @@ def train(
         root: the folder of the laboratory's data sets.
         workers: processes that read examples.
         save_seconds: time between checkpoints.
-        tensorboard: also write TensorBoard's files.
+        log: where else the metrics go: ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or several.
         curvature: measure the Hessian's spectrum, ``"every=5"``.
         recipe: what else decides the training, by the names of the command's options.
 
@@ -72,11 +72,13 @@ def train(
     from lpsgd.lab.api.train_result import TrainResult
     from lpsgd.lab.execution.live_run import RunDisplay
     from lpsgd.lab.execution.signals import stop_on_signals
+    from lpsgd.lab.log import check_loggers, logger_names
     from lpsgd.lab.own.given import problem_of
     from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.loop import train as run_training
     from lpsgd.lab.training.options import RunOptions
 
+    loggers = logger_names(log)
     texts = [None] if optimizer is None else read_optimizers(optimizer)
     if len(texts) != 1:
         raise UserError(f"optimizer={optimizer!r} names {len(texts)} optimizers; give one")
@@ -84,8 +86,9 @@ def train(
     training = read_training(own, recipe, seed)
     complete = resolve({**training.values, "seed": seed}, texts[0])
     options = RunOptions(
-        None if root is None else Path(root), workers, save_seconds, tensorboard, curvature
+        None if root is None else Path(root), workers, save_seconds, loggers, curvature
     )
+    check_loggers(loggers)
     folder = read_folder(out) or default_folder(complete)
     problem = training.problem or problem_of(complete)
     with stop_on_signals() as stop, RunDisplay(complete.epochs) as listen:

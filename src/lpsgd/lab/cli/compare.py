@@ -13,6 +13,11 @@ from lpsgd.lab.cli.options import (
     RECORDS,
     AllowImport,
     AsJson,
+    Csv,
+    Figure,
+    FigureWidth,
+    Latex,
+    Log,
     RecipeFile,
     Root,
     SaveSeconds,
@@ -25,6 +30,8 @@ from lpsgd.lab.cli.options import (
 from lpsgd.lab.cli.report import show
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.report.widths import TEXT
+from lpsgd.lab.report.widths import figure_width as read_width
 
 
 @with_recipe_options(without=("seed",))
@@ -73,7 +80,12 @@ def compare(
     root: Root = None,
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
+    log: Log = "",
     tensorboard: TensorBoard = False,
+    latex: Latex = False,
+    csv: Csv = False,
+    figure: Figure = False,
+    figure_width: FigureWidth = None,
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
@@ -86,7 +98,9 @@ def compare(
     Runs that are complete in the folder are not run again; after a stop, the same command resumes.
     """
     from lpsgd.lab import compare as run_comparison
+    from lpsgd.lab.log import logger_names
 
+    width = read_width(figure_width) or (TEXT if figure else None)
     values = given
     if recipes:
         if optimizers is not None or recipe is not None:
@@ -107,12 +121,12 @@ def compare(
         root=root,
         workers=workers,
         save_seconds=save_seconds,
-        tensorboard=tensorboard,
+        log=logger_names(log, tensorboard=tensorboard),
         recipes=recipes,
         allow_import=allow_import,
         **values,
     )
-    show(result, as_json=as_json)
+    show(result, latex=latex, csv=csv, width=width, as_json=as_json)
     if result.failed:
         raise LabError(result.failed)
     return 0

@@ -83,9 +83,30 @@ SaveSeconds = Annotated[
         show_default=False,
     ),
 ]
-TensorBoard = Annotated[bool, flag("--tensorboard", "Also write TensorBoard's files.", RECORDS)]
+Log = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="Also log to tensorboard, mlflow, wandb.",
+        rich_help_panel=RECORDS,
+        show_default=False,
+    ),
+]
+TensorBoard = Annotated[bool, flag("--tensorboard", "The same as --log tensorboard.", hidden=True)]
 AllowImport = Annotated[
     bool, flag("--allow-import", "Let files name import paths, which run code.", NETWORK)
+]
+Latex = Annotated[bool, flag("--latex", "Also write the tables for a paper.", RECORDS)]
+Csv = Annotated[bool, flag("--csv", "Also write the tables as CSV.", RECORDS)]
+Figure = Annotated[bool, flag("--figure", "Also draw the curves.", RECORDS)]
+FigureWidth = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WIDTH",
+        help="Its width: icml, neurips, ... or inches.",
+        rich_help_panel=RECORDS,
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, flag("--json", "Print the result as JSON.", RECORDS)]
 
@@ -113,7 +134,7 @@ def with_recipe_options(
         own = list(signature.parameters.values())[1:]
 
         def wrapper(**arguments: Any) -> Any:
-            _find_modules_here(arguments)
+            find_modules_here(arguments)
             given = {name: arguments.pop(name) for name in fields}
             for name in fields:
                 if arguments.pop(f"no_{name}", None):
@@ -143,7 +164,7 @@ def _place(parameter: inspect.Parameter) -> int:
     return _ORDER.index(panel) if panel in _ORDER else 0
 
 
-def _find_modules_here(arguments: dict[str, Any]) -> None:
+def find_modules_here(arguments: dict[str, Any]) -> None:
     """Let an import path that the user gives name a module in the current folder.
 
     Only then: libraries try to import packages that are not installed, and whatever bears such a

@@ -13,6 +13,7 @@ from lpsgd._suggest import unknown_name
 from lpsgd.lab.cli.options import (
     RECORDS,
     TRAINING,
+    Latex,
     Root,
     Workers,
     flag,
@@ -95,6 +96,7 @@ def reproduce(
     ] = False,
     root: Root = None,
     workers: Workers = 0,
+    latex: Latex = False,
     *,
     executor: ExecutorChoice,
     as_json: Annotated[
@@ -139,7 +141,8 @@ def reproduce(
     if dry_run:
         _show_runs(plans, as_json=as_json)
         return
-    _make(plans, setup, RunOptions(root, workers), executor, target == "all", as_json=as_json)
+    options, everything = RunOptions(root, workers), target == "all"
+    _make(plans, setup, options, executor, everything, latex=latex, as_json=as_json)
 
 
 def _make(
@@ -149,6 +152,7 @@ def _make(
     executor: ExecutorChoice,
     everything: bool,
     *,
+    latex: bool,
     as_json: bool,
 ) -> None:
     """Make the targets one after another; `all` continues past one whose data is missing."""
@@ -158,6 +162,7 @@ def _make(
     from lpsgd.lab.paper.targets import make
     from lpsgd.lab.report.document import write_document, write_document_page
     from lpsgd.lab.report.document_terminal import print_document
+    from lpsgd.lab.report.source import this_command
     from lpsgd.lab.store.disk.files import writing
     from lpsgd.lab.store.manifest import write_plan
 
@@ -179,7 +184,7 @@ def _make(
         if not as_json:
             print_document(document, Console(highlight=False))
         with writing(setup.out):
-            files += write_document(document, plan.folder)
+            files += write_document(document, plan.folder, latex=latex, source=this_command())
     if everything:
         title = f"The paper's results at {setup.scale.name} scale"
         with writing(setup.out):
@@ -191,7 +196,7 @@ def _make(
         typer.echo(json.dumps({"files": [str(path) for path in files]}, indent=2))
     else:
         for path in files:
-            if path.suffix in (".md", ".html", ".svg", ".toml"):
+            if path.suffix in (".md", ".html", ".svg", ".tex", ".toml"):
                 typer.echo(f"wrote {path}")
     if missing:
         lines = [f"{name}: {why}" for name, why in missing]

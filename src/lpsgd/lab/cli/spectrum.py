@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lpsgd.lab.cli.options import AsJson, Root, flag
+from lpsgd.lab.cli.options import AllowImport, AsJson, Latex, Root, find_modules_here, flag
 from lpsgd.lab.spectra.options import OPTIONS_HELP
 
 
@@ -42,6 +42,8 @@ def spectrum(
         Path | None, typer.Option(metavar="DIR", help="For the results. [default: RUN/spectrum]")
     ] = None,
     root: Root = None,
+    allow_import: AllowImport = False,
+    latex: Latex = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw and tabulate the spectrum of a run's Hessian.
@@ -53,7 +55,9 @@ def spectrum(
     Example: `lpsgd spectrum runs/digits-mlp-lpsgdm-1a2b3c4d --layerwise`
     """
     from lpsgd.lab import spectrum as measure
+    from lpsgd.lab.report.source import this_command
 
+    find_modules_here({"allow_import": allow_import})
     result = measure(
         source,
         layerwise=layerwise,
@@ -61,8 +65,9 @@ def spectrum(
         curvature=curvature,
         out=out,
         root=root,
+        allow_import=allow_import,
     )
-    files = result.write()
+    files = result.write(latex=latex, source=this_command())
     if as_json:
         print(json.dumps({"rows": result.rows, "files": [str(path) for path in files]}, indent=2))
         return

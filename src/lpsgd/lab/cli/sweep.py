@@ -14,6 +14,7 @@ from lpsgd.lab.cli.options import (
     SEARCH,
     AllowImport,
     AsJson,
+    Latex,
     RecipeFile,
     Root,
     SaveSeconds,
@@ -136,6 +137,7 @@ def sweep(
     root: Root = None,
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
+    latex: Latex = False,
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
@@ -175,6 +177,8 @@ def sweep(
         **_recipe_values(recipe, given, allow_import),
     )
     outcome = result.outcome
+    if latex:
+        _write_latex(outcome)
     if as_json:
         print(json.dumps(outcome.to_json(), indent=2))
     else:
@@ -197,6 +201,17 @@ def _recipe_values(
     return {name: value for name, value in values.items() if name not in left_out}
 
 
+def _write_latex(outcome: Outcome) -> None:
+    from lpsgd.lab.report.document import write_tables
+    from lpsgd.lab.report.source import this_command
+    from lpsgd.lab.search.report.page import winners_table
+    from lpsgd.lab.store.disk.files import writing
+
+    folder = outcome.sweep.folder / "report"  # which has the table as CSV
+    with writing(folder):
+        write_tables([winners_table(outcome)], folder, csv=False, latex=True, source=this_command())
+
+
 def _show(outcome: Outcome, page: Path) -> None:
     from rich.console import Console
 
@@ -206,5 +221,7 @@ def _show(outcome: Outcome, page: Path) -> None:
     print(f"\nThe page with the figures: {page}")
     if outcome.winners:
         winners = str(outcome.sweep.folder / "winners")
-        command = shlex.join(["lpsgd", "compare", "--recipes", winners, "--seeds", "5"])
+        consent = ["--allow-import"] if outcome.imports else []
+        words = ["lpsgd", "compare", "--recipes", winners, *consent, "--seeds", "5"]
+        command = shlex.join(words)
         print(f"Compare the winners on the test set, with fresh seeds:\n  {command}")

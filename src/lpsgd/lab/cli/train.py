@@ -14,6 +14,7 @@ from lpsgd.lab.cli.options import (
     RECORDS,
     AllowImport,
     AsJson,
+    Log,
     RecipeFile,
     Root,
     SaveSeconds,
@@ -45,6 +46,7 @@ def train(
     root: Root = None,
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
+    log: Log = "",
     tensorboard: TensorBoard = False,
     curvature: Annotated[
         str | None,
@@ -75,6 +77,7 @@ def train(
     `torchrun --nproc-per-node 2 -m lpsgd train ...`
     """
     from lpsgd.lab.api.arguments import Own, read_training
+    from lpsgd.lab.log import check_loggers, logger_names
     from lpsgd.lab.plan import default_folder, resolve
     from lpsgd.lab.training.options import RunOptions, check_strategy
     from lpsgd.lab.training.parallel import launched
@@ -86,7 +89,8 @@ def train(
         values = read_values(recipe, given, allow_import=allow_import, optimizer=optimizer)
         return resolve(read_training(Own(), values, values.get("seed", 0)).values, optimizer)
 
-    options = RunOptions(root, workers, save_seconds, tensorboard, curvature, strategy=strategy)
+    loggers = logger_names(log, tensorboard=tensorboard)
+    options = RunOptions(root, workers, save_seconds, loggers, curvature, strategy=strategy)
     if not launched():  # a mistake is told before torch is loaded; by torchrun's processes once
         read_recipe()
 
@@ -98,6 +102,7 @@ def train(
 
     with stop_on_signals(patient=launched()) as stop, joined() as world:
         complete = read_recipe()
+        world.from_main(lambda: check_loggers(loggers))
         folder = out or default_folder(complete)
         silent = nullcontext(lambda event: None)
         with RunDisplay(complete.epochs) if world.main else silent as listen:

@@ -1,4 +1,4 @@
-"""Documents of text, tables and pictures, as Markdown, CSV, SVG, PNG and one HTML page for all."""
+"""Documents of text, tables and pictures: Markdown, CSV, LaTeX, SVG, PNG, one page for all."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from markupsafe import Markup, escape
 
@@ -20,9 +20,28 @@ from lpsgd.lab.store.disk.files import write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lpsgd.lab.report.source import Source
+
 _SHORT = 24  # characters of a cell that is not broken into lines
 
-Cell: TypeAlias = "str | int | float | bool | None"
+Tone = Literal["", "best", "reference", "good", "bad", "doubtful", "aside"]
+"""What a reader should notice of a cell; terminals have colours for it, papers bold."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A cell that people read as ``text`` and programs as ``numbers``."""
+
+    text: str
+    numbers: tuple[float | str | None, ...]
+    tone: Tone = ""
+
+    def __str__(self) -> str:
+        """As Markdown, which documents are written in."""
+        return f"**{self.text}**" if self.tone == "best" else self.text
+
+
+Cell: TypeAlias = "str | int | float | bool | Value | None"
 
 
 @dataclass(frozen=True)
@@ -36,7 +55,8 @@ class Text:
 class Table:
     """Rows under named columns. ``NAME.csv`` has them exactly, Markdown and page for people.
 
-    ``shown`` is False for the numbers behind a picture, which nobody reads as text.
+    ``shown`` is False for the numbers behind a picture, which nobody reads as text. ``note``
+    stands below. ``parts`` names the CSV's columns for a column whose cells have several numbers.
     """
 
     name: str
@@ -44,6 +64,8 @@ class Table:
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
     shown: bool = True
+    note: str = ""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,18 +107,18 @@ def text(*items: str) -> Text:
     return Text(items)
 
 
-def write_document(document: Document, folder: Path) -> list[Path]:
+def write_document(
+    document: Document, folder: Path, *, latex: bool = False, source: Source | None = None
+) -> list[Path]:
     """Write everything into ``folder``; return the paths, ``NAME.md`` last."""
     from lpsgd.lab.report.style import save_figure
 
     written: list[Path] = []
     for block in document.blocks:
         if isinstance(block, Picture):
-            written += save_figure(block.figure, folder / block.name)
+            written += save_figure(block.figure, folder / block.name, source=source)
         elif isinstance(block, Table):
-            path = folder / f"{block.name}.csv"
-            write_text(path, to_csv(block))
-            written.append(path)
+            written += write_tables([block], folder, latex=latex and block.shown, source=source)
         elif isinstance(block, Attachment):
             written.append(folder / block.name)
     path = folder / f"{document.name}.md"
@@ -104,20 +126,45 @@ def write_document(document: Document, folder: Path) -> list[Path]:
     return [*written, path]
 
 
+def write_tables(
+    tables: Sequence[Table],
+    folder: Path,
+    *,
+    csv: bool = True,
+    latex: bool = False,
+    source: Source | None = None,
+) -> list[Path]:
+    """Write each table as ``NAME.csv`` and, for papers, as ``NAME.tex``."""
+    from lpsgd.lab.report.latex import to_latex
+
+    written: list[Path] = []
+    for table in tables:
+        for wanted, suffix in ((csv, "csv"), (latex, "tex")):
+            if wanted:
+                path = folder / f"{table.name}.{suffix}"
+                write_text(path, to_csv(table) if suffix == "csv" else to_latex(table, source))
+                written.append(path)
+    return written
+
+
 def to_csv(table: Table) -> str:
     """The table with full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([[_plain(cell) for cell in row] for row in table.rows])
+    writer.writerow(
+        [name for column in table.columns for name in table.parts.get(column, (column,))]
+    )
+    writer.writerows([[part for cell in row for part in _plain(cell)] for row in table.rows])
     return out.getvalue()
 
 
-def _plain(cell: Cell) -> Cell:
+def _plain(cell: Cell) -> Sequence[Cell]:
     """A cell for programs: nothing for None, no stars around what a reader sees in bold."""
+    if isinstance(cell, Value):
+        return ["" if number is None else number for number in cell.numbers]
     if isinstance(cell, str) and cell.startswith("**") and cell.endswith("**"):
-        return cell[2:-2]
-    return "" if cell is None else cell
+        return [cell[2:-2]]
+    return ["" if cell is None else cell]
 
 
 def to_markdown(document: Document) -> str:
@@ -132,13 +179,15 @@ def to_markdown(document: Document) -> str:
         elif isinstance(block, Attachment):
             parts.append(f"[{block.caption}]({block.name})")
         elif block.shown:
-            parts.append(f"**{block.caption}**\n\n{_markdown_table(block)}")
+            parts.append(f"**{block.caption}**\n\n{to_markdown_table(block)}")
         else:
             parts.append(f"Numbers: [{block.name}.csv]({block.name}.csv) ({block.caption})")
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(table: Table) -> str:
+def to_markdown_table(table: Table) -> str:
+    """The table's head and rows."""
+
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -150,7 +199,12 @@ def _markdown_table(table: Table) -> str:
 def is_number(table: Table, place: int) -> bool:
     """Whether a column holds numbers alone."""
     cells = [row[place] for row in table.rows if row[place] is not None]
-    return all(isinstance(cell, (int, float)) for cell in cells)
+    return not any(
+        any(isinstance(number, str) for number in cell.numbers)
+        if isinstance(cell, Value)
+        else isinstance(cell, str)
+        for cell in cells
+    )
 
 
 # ---------------------------------------------------------------------- on a page

@@ -12,7 +12,15 @@ from lpsgd.lab.analysis.comparison import LABORATORY_METRICS, Analysis
 from lpsgd.lab.analysis.curves import learning_curve
 from lpsgd.lab.labels import fold
 from lpsgd.lab.report.document import Cell
-from lpsgd.lab.report.style import TEXT, canvas, legend_below, literal, save_figure, series_styles
+from lpsgd.lab.report.source import comparison_source
+from lpsgd.lab.report.style import (
+    canvas,
+    legend_below,
+    literal,
+    save_figure,
+    series_styles,
+)
+from lpsgd.lab.report.widths import TEXT
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -24,32 +32,45 @@ Groups = Mapping[str, Sequence[RunRecord]]
 
 CURVE_COLUMNS = ("panel", "optimizer", "epoch", "mean", "lowest seed", "highest seed", "seeds")
 _LEGEND_WIDTH = 28  # characters
+_TWO_PANELS = 4.5  # inches from which two panels are readable side by side
 _PANELS = {"train_nll": "training NLL", "test_top1": "test accuracy (%)"}
 
 
-def write_figure(analysis: Analysis, stem: Path) -> list[Path]:
-    """Write ``stem.svg`` and ``stem.png``: training loss and test accuracy over epochs."""
-    return save_figure(comparison_figure(analysis), stem)
+def write_figure(analysis: Analysis, stem: Path, width: float = TEXT) -> list[Path]:
+    """Write ``stem`` as SVG, PNG and PDF: training loss and the metric that decides."""
+    return save_figure(
+        comparison_figure(analysis, width),
+        stem,
+        formats=("svg", "png", "pdf"),
+        source=comparison_source(analysis),
+    )
 
 
-def comparison_figure(analysis: Analysis) -> Figure:
-    """Training loss and the metric that decides over epochs, side by side."""
+def comparison_figure(analysis: Analysis, width: float = TEXT) -> Figure:
+    """Training loss and the metric that decides over epochs, ``width`` inches wide."""
     groups = {result.label: result.runs for result in analysis.results}
     first = analysis.metrics[0]
     if first in LABORATORY_METRICS:
-        return curves_figure(groups)
-    return curves_figure(groups, {"train_loss": "training loss", first.key: first.title})
+        return curves_figure(groups, width=width)
+    panels = {"train_loss": "training loss", first.key: first.title}
+    return curves_figure(groups, panels, width)
 
 
-def curves_figure(groups: Groups, panels: Mapping[str, str] = _PANELS) -> Figure:
-    """The metrics of ``panels`` over epochs, side by side."""
-    with canvas(TEXT, 2.8) as figure:
+def curves_figure(
+    groups: Groups, panels: Mapping[str, str] = _PANELS, width: float = TEXT
+) -> Figure:
+    """The metrics of ``panels`` over epochs, side by side if there is room."""
+    across = len(panels) if width >= _TWO_PANELS else 1
+    down = len(panels) // across
+    with canvas(width, 2.8 if down == 1 else 2.1 * down) as figure:
         for place, (metric, title) in enumerate(panels.items(), start=1):
-            axes = figure.add_subplot(1, len(panels), place)
+            axes = figure.add_subplot(down, across, place)
             draw_curves(axes, groups, metric, series_styles(groups))
             axes.set_ylabel(title)
             if metric.startswith("train_"):
                 axes.set_yscale("log")
+            if place <= len(panels) - across:
+                axes.set_xlabel("")  # the panel below has the same axis
         legend_below(figure, axes)
     return figure
 

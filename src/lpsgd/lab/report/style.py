@@ -7,7 +7,7 @@ on colour alone. An SVG has a second set of colours, which browsers use where th
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -18,9 +18,9 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lpsgd.lab.report.source import Source
 from lpsgd.lab.store.disk.files import write_bytes
 
-COLUMN, TEXT = 3.5, 7.2  # inches: one column of a paper, both columns
 INK, MUTED, GRID = "#1b1f24", "#6b7480", "#e4e7eb"
 BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 ORANGE, SKY, BLACK = "#e69f00", "#56b4e9", "#222222"
@@ -63,6 +63,7 @@ STYLE: Any = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "mathtext.fontset": "dejavusans",
+    "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3
     "svg.hashsalt": "lpsgd",  # the same figure gives the same file
 }
 
@@ -116,20 +117,44 @@ def legend_under(axes: Axes) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4.5, ncols=2)
 
 
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write ``stem.svg`` and ``stem.png`` (300 dpi), each atomically."""
+def save_figure(
+    figure: Figure,
+    stem: Path,
+    *,
+    formats: Sequence[str] = ("svg", "png"),
+    source: Source | None = None,
+) -> list[Path]:
+    """Write ``stem.svg`` and ``stem.png`` (300 dpi), or other formats, each atomically.
+
+    With a ``source``, the files name the versions and the command that made them.
+    """
     written = []
-    for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 300})):
+    for name in formats:
         buffer = io.BytesIO()
         with matplotlib.rc_context(STYLE):
-            figure.savefig(buffer, format=suffix[1:], **options)
+            dpi: Any = 300 if name == "png" else "figure"
+            figure.savefig(buffer, format=name, dpi=dpi, metadata=_metadata(name, source))
         content = buffer.getvalue()
-        if suffix == ".svg":
+        if name == "svg":
             content = content.replace(b"</style>", _dark_rules().encode() + b"</style>", 1)
-        path = stem.with_name(stem.name + suffix)
+        path = stem.with_name(f"{stem.name}.{name}")
         write_bytes(path, content)
         written.append(path)
     return written
+
+
+def _metadata(name: str, source: Source | None) -> dict[str, Any]:
+    """Each format has words of its own; a date would make equal figures differ."""
+    known: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(name, {})
+    if source is None:
+        return known
+    versions, *command = source.lines()
+    creator, description = {
+        "svg": ("Creator", "Description"),
+        "pdf": ("Creator", "Subject"),
+        "png": ("Software", "Description"),
+    }[name]
+    return {**known, creator: versions, **({description: command[0]} if command else {})}
 
 
 def _dark_rules() -> str:

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from lpsgd.lab.analysis.comparison import Analysis, Metric, OptimizerResult
-from lpsgd.lab.analysis.stats import Summary
-from lpsgd.lab.analysis.verdict import leaders
-from lpsgd.lab.formatting import duration, fixed, p_value, percent, size
+from lpsgd.lab.analysis.comparison import Analysis
 from lpsgd.lab.labels import FoldedLabel
-from lpsgd.lab.report.words import counts, interval, method, subtitle, title
+from lpsgd.lab.report.document import Table, Tone, Value, is_number
+from lpsgd.lab.report.tables import comparison_tables
+from lpsgd.lab.report.words import method, subtitle, title
 
-_STYLE = {"better": "bold green", "worse": "bold red", "too few seeds": "yellow"}
+_STYLES: dict[Tone, str] = {
+    "": "",
+    "best": "bold",
+    "reference": "bold",
+    "good": "bold green",
+    "bad": "bold red",
+    "doubtful": "yellow",
+    "aside": "dim",
+}
 
 
 def print_analysis(analysis: Analysis, console: Console) -> None:
     """Print the verdict, the results, the tests against the reference and the costs."""
-    parts: list[Table | Text] = [Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold")]
-    parts += [_results(analysis, metric) for metric in analysis.metrics]
+    *tables, costs = comparison_tables(analysis)
+    parts: list[RichTable | Text] = [Text(f"{title(analysis)}: {subtitle(analysis)}", style="bold")]
+    parts += [_rich(table) for table in tables]
     if len(analysis.results) > 1:
-        parts += [_tests(analysis, metric) for metric in analysis.metrics]
         parts.append(Text(method(analysis), style="dim"))
-    parts.append(_costs(analysis))
+    parts.append(_rich(costs))
     console.print()
     for part in parts:
         console.print(part)
@@ -37,65 +43,12 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
     _lines(console, "Verdict", analysis.verdict)
 
 
-def _results(analysis: Analysis, metric: Metric) -> Table:
-    columns = ("mean", "sd", "95 % interval", "seeds", "best epoch*")
-    table = _table(metric.with_unit(f"Final {metric.title}"), *columns)
-    best_labels = leaders(metric, analysis.results)
-    for result in analysis.results:
-        final, best = result.final[metric.key], result.best[metric.key]
-        table.add_row(
-            _label(result, analysis),
-            Text(
-                fixed(final.mean, metric.digits),
-                style="bold" if result.label in best_labels else "",
-            ),
-            fixed(final.sd, metric.digits),
-            Text(interval(final.low, final.high, metric.digits)),
-            Text(counts(result), style="red" if result.diverged else ""),
-            Text(_mean_sd(best, metric.digits), style="dim"),
-        )
-    table.caption = "bold: the best mean; * mean (sd) of each run's best epoch, chosen on test"
-    return table
-
-
-def _tests(analysis: Analysis, metric: Metric) -> Table:
-    columns = ("difference", "95 % interval", "p (Holm)", "detectable", "verdict")
-    against = f"{metric.heading} against {analysis.reference}"
-    table = _table(metric.with_unit(against, metric.difference_unit), *columns)
-    for result in analysis.results:
-        if metric.key not in result.versus:
-            continue
-        versus = result.versus[metric.key]
-        table.add_row(
-            _label(result, analysis),
-            fixed(versus.difference, metric.digits, signed=True),
-            Text(interval(versus.low, versus.high, metric.digits)),
-            p_value(versus.p_holm),
-            fixed(versus.smallest_detectable, metric.digits),
-            Text(versus.verdict, style=_STYLE.get(versus.verdict, "")),
-        )
-    return table
-
-
-def _costs(analysis: Analysis) -> Table:
-    columns = ("time per step", "in optimizer", "state", "state per parameter")
-    table = _table("Cost", *columns)
-    for result in analysis.results:
-        table.add_row(
-            _label(result, analysis),
-            duration(result.step_seconds),
-            percent(result.optimizer_share),
-            size(result.state_bytes),
-            size(result.bytes_per_parameter),
-        )
-    return table
-
-
-def _table(name: str, *columns: str) -> Table:
-    table = Table(
-        title=Text(name),
+def _rich(table: Table) -> RichTable:
+    shown = RichTable(
+        title=Text(table.caption),
         title_justify="left",
         title_style="bold",
+        caption=Text(table.note) if table.note else None,
         caption_justify="left",
         caption_style="dim",
         box=box.SIMPLE_HEAD,
@@ -103,21 +56,18 @@ def _table(name: str, *columns: str) -> Table:
         padding=(0, 1, 0, 0),
     )
     # only the label may fold: a number in two lines is hard to read
-    table.add_column("optimizer", overflow="fold", min_width=8)
-    for column in columns:
-        side: Literal["left", "right"] = "left" if column == "verdict" else "right"
-        table.add_column(column, justify=side, no_wrap=True)
-    return table
+    shown.add_column(table.columns[0], overflow="fold", min_width=8)
+    for place, column in enumerate(table.columns[1:], start=1):
+        side = "right" if is_number(table, place) else "left"
+        shown.add_column(column, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for label, *cells in table.rows:
+        shown.add_row(_cell(label, FoldedLabel), *(_cell(cell, Text) for cell in cells))
+    return shown
 
 
-def _label(result: OptimizerResult, analysis: Analysis) -> FoldedLabel:
-    return FoldedLabel(result.label, "bold" if result.label == analysis.reference else "")
-
-
-def _mean_sd(summary: Summary, digits: int) -> str:
-    if summary.sd is None:
-        return fixed(summary.mean, digits)
-    return f"{fixed(summary.mean, digits)} ({fixed(summary.sd, digits)})"
+def _cell(cell: object, kind: type[Text] | type[FoldedLabel]) -> Text | FoldedLabel:
+    text, tone = (cell.text, cell.tone) if isinstance(cell, Value) else (str(cell), "")
+    return kind(text, style=_STYLES[tone])
 
 
 def _lines(console: Console, name: str, lines: Sequence[str]) -> None:

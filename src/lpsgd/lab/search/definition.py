@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.labels import file_safe
 from lpsgd.lab.plan import Task, resolve
 from lpsgd.lab.recipe import to_json
 from lpsgd.lab.search.method import Search
@@ -41,7 +42,7 @@ class Sweep:
         text = json.dumps(self.definition(), sort_keys=True)
         recipe = self.recipe_of_all()
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"sweep-{recipe.dataset}-{recipe.model}-{digest}"
+        return f"sweep-{file_safe(f'{recipe.dataset}-{recipe.model}')}-{digest}"
 
     @property
     def folder(self) -> Path:

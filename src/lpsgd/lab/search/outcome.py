@@ -15,6 +15,7 @@ from lpsgd.lab.search.proposals import Ended
 from lpsgd.lab.search.score_kind import ScoreKind, score_kind
 from lpsgd.lab.search.space import Competitor, Range
 from lpsgd.lab.store.disk.jsonio import encode
+from lpsgd.peers.grammar import is_import_path
 
 COVERED = 0.25  # of a grid; a search of less says so wherever its winner is judged
 GOOD = 1.0  # percentage points below the best that still count as good
@@ -103,6 +104,13 @@ class Outcome:
     def kind(self) -> ScoreKind:
         """What the trials are judged by."""
         return score_kind(self.sweep.how, [t.top1 for t in self.trials if t.state == "complete"])
+
+    @property
+    def imports(self) -> bool:
+        """Whether the winners' recipes hold import paths."""
+        shared = self.sweep.recipe_of_all()
+        named = (shared.model, shared.dataset, *(c.optimizer for c in self.sweep.competitors))
+        return any(map(is_import_path, named))
 
     @property
     def without_winner(self) -> list[str]:

@@ -7,22 +7,55 @@ from pathlib import Path
 from typing import Any
 
 from lpsgd.lab.report.document import Cell, Table, to_csv
+from lpsgd.lab.report.latex import to_latex
+from lpsgd.lab.report.source import Source
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum
 from lpsgd.lab.store.disk.files import write_text
 from lpsgd.lab.store.disk.jsonio import write_json
 
 
-def write_tables(records: Sequence[CurvatureRecord], folder: Path) -> list[Path]:
+def write_tables(
+    records: Sequence[CurvatureRecord],
+    folder: Path,
+    *,
+    latex: bool = False,
+    source: Source | None = None,
+) -> list[Path]:
     """Write ``spectrum.csv`` (statistics), ``nodes.csv`` (the quadratures) and ``spectrum.json``.
 
-    Rows whose layer is empty are of the whole network.
+    Rows whose layer is empty are of the whole network. ``spectrum.tex`` has the statistics that a
+    paper would print.
     """
     rows = list(statistics_rows(records))
     paths = [folder / name for name in ("spectrum.csv", "nodes.csv", "spectrum.json")]
     write_text(paths[0], _csv(rows))
     write_text(paths[1], _csv(list(_nodes(records))))
     write_json(paths[2], rows)
+    if latex:
+        paths.append(folder / "spectrum.tex")
+        write_text(paths[-1], to_latex(summary_table(records), source))
     return paths
+
+
+_SUMMARY = {
+    "epoch": "epoch",
+    "layer": "layer",
+    "lambda_min": "smallest λ",
+    "lambda_max": "largest λ",
+    "anisotropy": "anisotropy",
+    "effective_rank": "effective rank",
+    "outlier_count": "outliers",
+}
+
+
+def summary_table(records: Sequence[CurvatureRecord]) -> Table:
+    """What `lpsgd spectrum` prints of each epoch, and of each layer if they were measured."""
+    left_out = () if any(record["layers"] for record in records) else ("layer",)
+    shown = {key: name for key, name in _SUMMARY.items() if key not in left_out}
+    rows = [[row[key] for key in shown] for row in statistics_rows(records)]
+    rows = [["(all)" if cell == "" else cell for cell in row] for row in rows]
+    kind = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[records[-1]["kind"]]
+    return Table("spectrum", f"Spectrum of the {kind}", tuple(shown.values()), rows)
 
 
 def _parts(record: CurvatureRecord) -> Iterator[tuple[str, Spectrum]]:

@@ -6,9 +6,8 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,11 @@ import torch
 import lpsgd
 from lpsgd.lab.errors import Interrupted, LabError
 from lpsgd.lab.events import EndEvent, EpochEvent, RunListener, StartEvent, StepEvent, WarningEvent
+from lpsgd.lab.log.interface import LoggedRun
+from lpsgd.lab.log.run_log import RunLog
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.disk.files import writing
-from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow
+from lpsgd.lab.store.metrics_file import MetricsMark, read_metrics
 from lpsgd.lab.store.run_files import (
     RunResult,
     RunState,
@@ -31,16 +32,14 @@ from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.build import load_data
 from lpsgd.lab.training.checkpoint import CheckpointStore, fitting
+from lpsgd.lab.training.epoch_row import epoch_row
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.numerics import numerics
-from lpsgd.lab.training.objective import Classification
 from lpsgd.lab.training.options import RunOptions, check_options
 from lpsgd.lab.training.parallel.world import ALONE, World
 from lpsgd.lab.training.trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
     from lpsgd.lab.own.problem import Problem
     from lpsgd.lab.spectra.measure import RunMonitor
 
@@ -82,10 +81,12 @@ def train(
                 environment = describe_environment(recipe.threads, str(device))
                 if world.together:
                     environment |= {"processes": world.size, "strategy": options.strategy}
+                label = label or recipe.optimizer
                 if world.main:
-                    run.begin(recipe, label or recipe.optimizer, environment)
+                    run.begin(recipe, label, environment)
                 stop = stop or threading.Event()
-                ended = _Session(trainer, run, options, stop, listen, problem).run_all()
+                session = _Session(trainer, run, options, stop, listen, problem)
+                ended = session.run_all(label)
         listen(EndEvent(state=ended.state, epochs=ended.epochs, reason=ended.reason))
         return ended
 
@@ -127,30 +128,33 @@ class _Session:
         self._clock: float | None = None  # since when training time has not been added up
         self._curvature = self._curvature_monitor()
 
-    def run_all(self) -> RunResult:
+    def run_all(self, label: str) -> RunResult:
         self._resume()
+        self.listen(StartEvent(step=self.trainer.step, total_steps=self.trainer.total_steps))
+        with self._open_log(label) as log:
+            result = self._train(log)
+            log.finish(result.state)
+        if self.world.main and result.state != "paused":
+            write_result(self.run.folder, result)
+        return result
+
+    def _train(self, log: RunLog) -> RunResult:
         trainer, recipe = self.trainer, self.trainer.recipe
         first, last = self.epoch, min(self.options.until_epoch or recipe.epochs, recipe.epochs)
-        self.listen(StartEvent(step=trainer.step, total_steps=trainer.total_steps))
         try:
             if self.epoch == 1 and self.batch == 0:
                 self._measure_curvature(0)
-            with self._tensorboard() as board:
-                while self.epoch <= last:
-                    self._train_epoch()
-                    self._end_epoch(board)
+            while self.epoch <= last:
+                self._train_epoch()
+                self._end_epoch(log)
         except Diverged as failure:
-            result = self._result("diverged", str(failure), **failure.facts)
-        else:
-            if self.epoch <= recipe.epochs:
-                if self.epoch > first:
-                    self._save()
-                return self._result("paused", step=trainer.step)
-            self.store.keep_only(self._save())
-            result = self._result("complete", step=trainer.step)
-        if self.world.main:
-            write_result(self.run.folder, result)
-        return result
+            return self._result("diverged", str(failure), **failure.facts)
+        if self.epoch <= recipe.epochs:
+            if self.epoch > first:
+                self._save()
+            return self._result("paused", step=trainer.step)
+        self.store.keep_only(self._save())
+        return self._result("complete", step=trainer.step)
 
     # ------------------------------------------------------------------ epochs
 
@@ -182,8 +186,13 @@ class _Session:
         if due and self.trainer.data.train.resumable:
             self._save()
 
-    def _end_epoch(self, board: SummaryWriter | None) -> None:
-        row = self._evaluate()
+    def _end_epoch(self, log: RunLog) -> None:
+        row = epoch_row(
+            self.trainer,
+            self.epoch,
+            score_test=self.options.score_test,
+            between=self._between_batches,
+        )
         watched = "test" if self.options.score_test else "val" if self.trainer.data.val else "train"
         loss = row.get(f"{watched}_{self.trainer.objective.loss_name}") or 0.0
         if math.isfinite(loss):
@@ -191,10 +200,7 @@ class _Session:
             self._measure_curvature(self.epoch)
         if self.world.main:
             self.run.metrics.append(row)
-        if board is not None:
-            for name, value in row.flat().items():
-                if value is not None and name not in ("epoch", "step"):
-                    board.add_scalar(name, value, self.epoch)
+            log.log(row)
         self.listen(EpochEvent(metrics=row))
         if not math.isfinite(loss):
             facts = {name: row.get(name) for name in ("step", "lr", "p", "grad_norm")}
@@ -204,48 +210,6 @@ class _Session:
         self.trainer.start_epoch()
         if not self.trainer.data.train.resumable:
             self._save()
-
-    def _evaluate(self) -> MetricsRow:
-        """Return the epoch's row of metrics.jsonl. Evaluating changes no state."""
-        trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
-        score = partial(trainer.evaluate, between=self._between_batches)
-        rows = None if self.world.size == 1 else lambda n: self.world.mine(torch.arange(n))
-        every, loss = recipe.train_eval_every, trainer.objective.loss_name
-        asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
-        train = score(trainer.data.train.plain(rows)) if asked else None
-        val = score(trainer.data.val.epoch(0, rows=rows)) if trainer.data.val is not None else None
-        test = score(trainer.data.test.epoch(0, rows=rows)) if self.options.score_test else None
-        measured = {
-            "train": self._train_scores() | ({f"{loss}_eval": train[loss]} if train else {}),
-            "val": val or {},
-            "test": test or {},
-        }
-        return MetricsRow.of(
-            {
-                f"{split}_{name}": x
-                for split, found in measured.items()
-                for name, x in found.items()
-            },
-            epoch=self.epoch,
-            step=trainer.step,
-            lr=sums.lr,
-            p=sums.p,
-            update_rms=sums.update_rms,
-            grad_density=sums.grad_density,
-            grad_norm=sums.grad_norm.item() / sums.steps,
-            steps=sums.steps,
-            images_per_second=sums.images / max(sums.seconds, 1e-9),
-            seconds=sums.seconds,
-            optimizer_seconds=sums.optimizer_seconds,
-        )
-
-    def _train_scores(self) -> dict[str, float]:
-        """The means over the epoch's steps."""
-        sums, objective = self.trainer.sums, self.trainer.objective
-        found = {objective.loss_name: sums.nll.item() / sums.examples}
-        if isinstance(objective, Classification):
-            found["top1"] = 100 * sums.correct.item() / sums.examples
-        return found
 
     def _curvature_monitor(self) -> RunMonitor | None:
         if self.options.curvature is None:
@@ -276,13 +240,11 @@ class _Session:
 
     # ------------------------------------------------------------------ files
 
-    def _tensorboard(self) -> AbstractContextManager[SummaryWriter | None]:
-        if not (self.options.tensorboard and self.world.main):
-            return nullcontext()
-        from torch.utils.tensorboard import SummaryWriter
-
-        # what was written of epochs that are now trained again is hidden
-        return SummaryWriter(str(self.run.folder / "tensorboard"), purge_step=self.epoch)
+    def _open_log(self, label: str) -> RunLog:
+        logged = LoggedRun(self.run.folder, label, self.trainer.recipe, self._warn)
+        names = self.options.log if self.world.main else ()
+        rows = read_metrics(self.run.metrics.path) if names else ()
+        return RunLog(names, logged, rows)
 
     def _resume(self) -> None:
         with fitting(self.run.checkpoints):

@@ -23,7 +23,7 @@ class RunOptions:
     root: Path | None = None
     workers: int = 0
     save_seconds: float = 60.0
-    tensorboard: bool = False
+    log: tuple[str, ...] = ()  # of `lpsgd.lab.log.LOGGERS`
     curvature: str | None = None  # as `lpsgd.lab.spectra.options` reads it
     until_epoch: int | None = None  # save and pause after this epoch; later calls resume
     score_test: bool = True  # a search leaves the test set alone

@@ -23,7 +23,8 @@ from lpsgd.lab.paper.tables.published import OURS
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
-from lpsgd.lab.report.style import TEXT, canvas, label_panels, legend_below, series_styles
+from lpsgd.lab.report.style import canvas, label_panels, legend_below, series_styles
+from lpsgd.lab.report.widths import TEXT
 from lpsgd.lab.store.run_record import RunRecord
 
 if TYPE_CHECKING:

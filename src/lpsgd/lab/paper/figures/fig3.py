@@ -23,13 +23,13 @@ from lpsgd.lab.report.style import (
     INK,
     MUTED,
     PURPLE,
-    TEXT,
     VERMILION,
     canvas,
     label_panels,
     legend_below,
 )
 from lpsgd.lab.report.template import render_page
+from lpsgd.lab.report.widths import TEXT
 from lpsgd.lab.store.disk.files import write_text
 from lpsgd.peers import SignSGD
 

@@ -11,17 +11,16 @@ import numpy as np
 from lpsgd.lab.paper.theory import failures, rates
 from lpsgd.lab.report.style import (
     BLUE,
-    COLUMN,
     DASHES,
     MUTED,
     SERIES,
-    TEXT,
     VERMILION,
     canvas,
     label_panels,
     legend_below,
     legend_under,
 )
+from lpsgd.lab.report.widths import COLUMN, TEXT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,15 +17,14 @@ from optuna.trial import create_trial
 from lpsgd.lab.report.document import Picture, Table
 from lpsgd.lab.report.style import (
     BLUE,
-    COLUMN,
     GREEN,
     INK,
     MUTED,
-    TEXT,
     VERMILION,
     canvas,
     series_styles,
 )
+from lpsgd.lab.report.widths import COLUMN, TEXT
 from lpsgd.lab.search.outcome import Outcome, TrialResult, Winner, best_by_lr, pruned_text
 from lpsgd.lab.search.score_kind import ScoreKind
 from lpsgd.lab.search.space import Competitor

@@ -15,6 +15,7 @@ from lpsgd.lab.report.document import (
     write_document,
     write_document_page,
 )
+from lpsgd.lab.report.source import Source
 from lpsgd.lab.search.outcome import Outcome, Winner, pruned_text
 from lpsgd.lab.search.report.figures import all_figures, searched_names
 from lpsgd.lab.store.disk.files import write_text
@@ -41,7 +42,7 @@ def write_report(outcome: Outcome, command: str) -> Path:
     folder = outcome.sweep.folder
     document = make_document(outcome, command)
     write_json(folder / "outcome.json", outcome.to_json())
-    write_document(document, folder / _NAME)
+    write_document(document, folder / _NAME, source=Source(command))
     recipe = outcome.sweep.recipe_of_all()
     subtitle = f"{recipe.dataset}, {recipe.model}, {recipe.epochs} epochs; chosen on validation"
     title = "Search of the optimizers' settings"
@@ -51,7 +52,7 @@ def write_report(outcome: Outcome, command: str) -> Path:
 def make_document(outcome: Outcome, command: str) -> Document:
     """What was searched, what was found, and the figures."""
     document = Document(_NAME, "Winners and sensitivity")
-    document.add(text(*_facts(outcome, command)), _winners(outcome))
+    document.add(text(*_facts(outcome, command)), winners_table(outcome))
     document.add(*(text(no_winner_text(outcome, label)) for label in outcome.without_winner))
     document.add(*all_figures(outcome), _trials(outcome))
     document.add(
@@ -103,7 +104,8 @@ def settings_text(winner: Winner) -> str:
     return f"{chosen} ({winner.note})" if winner.note else chosen
 
 
-def _winners(outcome: Outcome) -> Table:
+def winners_table(outcome: Outcome) -> Table:
+    """The best trial of each optimizer."""
     columns = ("optimizer", *outcome.kind.columns, "chosen", "trials")
     more = ("pruned", "diverged", "epochs trained", "good region [decades]")
     rows = [
