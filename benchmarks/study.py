@@ -1,6 +1,6 @@
 """Run the confirmatory study that docs/study.md describes.
 
-    python benchmarks/study.py [--tasks convnet,gpt,...] [--jobs 2] [--executor ray] [--out runs/study]
+    python benchmarks/study.py [--tasks convnet,gpt,...] [--jobs 2] [--executor ray] [--out DIR]
 
 For each task of study.toml, `lpsgd.lab.sweep` tries the same number of learning rates of every
 competitor on the validation split, and `lpsgd.lab.compare` trains the winners on fresh seeds and
