@@ -19,6 +19,7 @@ from lpsgd.lab.formatting import printable
 COMMANDS = {
     "compare": "Train with several optimizers and seeds, and test which differences are real.",
     "train": "Train one network with one optimizer, exactly resumable.",
+    "suggest": "Suggest a learning rate by a short range test.",
     "status": "Show which runs are queued, running, done or failed, and the time left.",
     "report": "Analyse the runs in DIR: print the table and write one self-contained HTML page.",
     "reproduce": "Regenerate a result of the paper: figures, tables, grids, claims, theory.",

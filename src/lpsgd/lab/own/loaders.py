@@ -82,7 +82,7 @@ def own_data(problem: Problem, recipe: Recipe, device: torch.device, workers: in
 def splits(problem: Problem, seed: int) -> tuple[Source, Source | None, Source]:
     """Training, validation and test data; functions of the seed are called."""
     train, val, test = problem.train, problem.val, problem.test
-    if _is_function(train):
+    if is_function(train):
         train = train(seed)
         if test is None and isinstance(train, tuple | list) and not _are_arrays(train):
             if len(train) not in (2, 3):
@@ -91,7 +91,7 @@ def splits(problem: Problem, seed: int) -> tuple[Source, Source | None, Source]:
                     "(train, test) or (train, val, test)"
                 )
             train, test, val = train[0], train[-1], train[1] if len(train) == 3 else val
-    val, test = (given(seed) if _is_function(given) else given for given in (val, test))
+    val, test = (given(seed) if is_function(given) else given for given in (val, test))
     if test is None:
         raise UserError("test is missing: what is compared is measured on data not trained on")
     return (
@@ -282,7 +282,8 @@ class StreamLoader(Loader):
 
     def _iterate(self, epoch: int) -> Iterator[Any]:
         before, loader, given = rng_state(), self._source.items, 0
-        for part in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+        kept = generator_states(loader)
+        for part in _parts(loader):
             if (set_epoch := getattr(part, "set_epoch", None)) is not None:
                 set_epoch(epoch)
             if isinstance(own := getattr(part, "generator", None), torch.Generator):
@@ -294,6 +295,8 @@ class StreamLoader(Loader):
                     break
                 yield to_device(batch, self._device)
         finally:
+            for own, state in kept:  # each epoch seeds them anew: they stay as the user left them
+                own.set_state(state)
             if not self._train:  # scoring changes nothing; training draws on from here
                 set_rng_state(before)
         if given < self._batches:
@@ -330,7 +333,18 @@ class _Items(Dataset[Any]):
             set_rng_state(before)
 
 
-def _is_function(given: Any) -> bool:
+def _parts(loader: Any) -> tuple[Any, ...]:
+    return loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)
+
+
+def generator_states(loader: Any) -> list[tuple[torch.Generator, Tensor]]:
+    """The generators that ``loader`` itself draws from, and their states."""
+    found = [getattr(part, "generator", None) for part in _parts(loader)]
+    return [(own, own.get_state()) for own in found if isinstance(own, torch.Generator)]
+
+
+def is_function(given: Any) -> bool:
+    """Whether ``given`` is a function of the seed, and not data."""
     kinds = (Dataset, DataLoader, str)
     return callable(given) and not isinstance(given, kinds) and not hasattr(given, "__getitem__")
 
