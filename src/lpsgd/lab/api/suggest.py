@@ -37,8 +37,8 @@ def suggest(
 
     The rate rises by the same factor at every step, until the loss does, too. Suggested is a rate
     between where the smoothed loss has fallen half of its way and where it is lowest: a third of
-    the way, on a logarithmic axis. It takes ``steps`` steps and leaves no trace: no generator is moved, nothing is written
-    unless ``out`` is given.
+    the way, on a logarithmic axis. It takes ``steps`` steps and leaves no trace: no generator is
+    moved, and nothing is written unless ``out`` is given.
 
     It is a place to begin a search, no result of one. It sees the first steps of a training and
     not its end: not the schedule, the annealing of p, the number of epochs, or overfitting. The
