@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from screening import RESULTS, TASKS, Row, Screening, read_screening  # noqa: E402
 
 from lpsgd.lab.analysis import stats  # noqa: E402
-from lpsgd.lab.report import style  # noqa: E402
+from lpsgd.lab.report import style, widths  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
 PAGE = ROOT / "docs/rules.md"
@@ -157,7 +157,7 @@ def as_csv(screening: Screening, tasks: Iterable[str]) -> str:
 def draw_scores(screening: Screening, tasks: Sequence[str], stem: Path) -> None:
     """The fresh seeds of each candidate with the interval of their mean, a panel for each task."""
     rows = max(len(conclude(screening, task)) for task in tasks)
-    with style.canvas(style.TEXT, 0.9 + 0.17 * rows) as figure:
+    with style.canvas(widths.TEXT, 0.9 + 0.17 * rows) as figure:
         panels = figure.subplots(1, len(tasks), squeeze=False)[0]
         for axes, task in zip(panels, tasks, strict=True):
             _scores(axes, conclude(screening, task), UNITS[metric(screening, task)][0], task)
@@ -203,7 +203,7 @@ CURVES = (
 
 def draw_rates(screening: Screening, tasks: Sequence[str], stem: Path) -> None:
     """Validation score over the learning rate in units of the best one."""
-    with style.canvas(style.TEXT, 3.2) as figure:
+    with style.canvas(widths.TEXT, 3.2) as figure:
         panels = figure.subplots(1, len(tasks), squeeze=False)[0]
         looks = style.series_styles(CURVES)
         for axes, task in zip(panels, tasks, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import os
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,6 +190,24 @@ def test_tensors_of_every_length(kernel, normalize):
         if len(grad):
             expected = 0.5 - 0.1 * formula(grad, 4.0, 1e-8, normalize)
             torch.testing.assert_close(param.double(), expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("normalize", ["rms", "dual"])
+def test_tensors_that_are_reduced_in_several_groups(kernel, normalize):
+    """Both passes go over about a million elements before the next tensors' turn."""
+    sizes = [3, 700_000, 600_000, 1_200_000, 0, 17]
+    params, grads = ([spread(-4, 1, size) for size in sizes] for _ in range(2))
+    buffers = [torch.zeros(size) for size in sizes]
+    before = [param.double() for param in params]
+    fused.kernel_step(
+        params, grads, buffers, p=4.0, step=-0.1, keep=0.5, momentum=0.9, eps=1e-8,
+        normalize=normalize, kernel=kernel,
+    )  # fmt: skip
+    for param, m, old, grad in zip(params, buffers, before, grads, strict=True):
+        torch.testing.assert_close(m, 0.1 * grad)
+        if len(grad):
+            step = formula(m, 4.0, 1e-8, normalize)
+            torch.testing.assert_close(param.double(), 0.5 * old - 0.1 * step, rtol=3e-6, atol=3e-6)
 
 
 # --- equality with the eager paths ------------------------------------------------------------
@@ -513,6 +533,105 @@ def test_an_infinite_gradient_does_what_it_does_on_the_plain_path(p, normalize):
         LPSGD([param], lr=0.1, p=p, normalize=normalize, **settings).step()
         moved.append(param)
     torch.testing.assert_close(*moved, equal_nan=True)
+
+
+# --- what changes between steps ----------------------------------------------------------------
+
+
+def new_memory(opt, param):
+    param.data = param.data.clone() + 1
+
+
+def transposed_in_place(opt, param):
+    """Neither address nor size tell; the momentum is turned with it."""
+    param.data = param.data.t()
+    opt.state[param]["momentum_buffer"] = opt.state[param]["momentum_buffer"].t()
+    param.grad = None
+    param.grad = torch.full(param.shape, 0.3)
+    param.grad[0, 0] = -2.0
+
+
+def fewer_rows_of_the_same_memory(opt, param):
+    param.data = param.data[:2]
+    opt.state[param]["momentum_buffer"] = opt.state[param]["momentum_buffer"][:2]
+    param.grad = torch.full_like(param, 0.4)
+
+
+def gradient_in_another_order(opt, param):
+    param.grad = torch.arange(12.0).view(4, 3).t().contiguous().t()
+
+
+def gradient_in_new_memory(opt, param):
+    param.grad = torch.arange(12.0).view(4, 3)
+
+
+def gradient_by_its_negative(opt, param):
+    param.grad = torch._neg_view(torch.arange(12.0).view(4, 3))
+
+
+def momentum_of_another_dtype(opt, param):
+    opt.state[param]["momentum_buffer"] = opt.state[param]["momentum_buffer"].half()
+
+
+def loaded_state(opt, param):
+    saved = opt.state_dict()
+    saved["state"][0]["momentum_buffer"] = torch.full_like(param.detach(), 0.7)
+    opt.load_state_dict(saved)
+
+
+def group_added(opt, param):
+    other = torch.nn.Parameter(torch.ones(5))
+    other.grad = torch.ones(5)
+    opt.add_param_group({"params": [other], "lr": 0.3})
+
+
+def parameter_added_to_a_group(opt, param):
+    other = torch.nn.Parameter(torch.ones(5))
+    other.grad = torch.ones(5)
+    opt.param_groups[0]["params"].append(other)
+
+
+CHANGES = [
+    new_memory, transposed_in_place, fewer_rows_of_the_same_memory, gradient_in_another_order,
+    gradient_in_new_memory, gradient_by_its_negative, momentum_of_another_dtype, loaded_state,
+    group_added, parameter_added_to_a_group,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_remembered_of_an_earlier_step_is_never_stale(change):
+    """The same change on the plain path, which remembers nothing."""
+    ends = []
+    for settings in ({"fused": True}, {"foreach": False}):
+        params = [
+            torch.nn.Parameter(torch.arange(12.0).view(4, 3)),
+            torch.nn.Parameter(torch.ones(7)),
+        ]
+        for param in params:
+            param.grad = torch.full_like(param, 0.1)
+        opt = LPSGDM(params, lr=0.1, p=4.0, **settings)
+        for _ in range(3):
+            opt.step()
+        change(opt, params[0])
+        for _ in range(2):
+            opt.step()
+        everything = [param for group in opt.param_groups for param in group["params"]]
+        ends.append([*everything, *[opt.state[param]["momentum_buffer"] for param in everything]])
+    torch.testing.assert_close(*ends)
+
+
+def test_an_unchanged_step_is_known_and_keeps_nothing_alive():
+    param, opt = stepped(fused=True)
+    buffer = opt.state[param]["momentum_buffer"]
+    assert fused.known([param], [param.grad], [buffer]) is not None
+    assert fused.known([param], [param.grad.clone()], [buffer]) is not None
+    assert fused.known([param], [param.grad], [buffer.clone()]) is None
+    assert fused.known([param], [param.grad[:4]], [buffer]) is None
+    assert fused.known([param], [param.grad.double()], [buffer]) is None
+    references = [weakref.ref(param), weakref.ref(buffer)]
+    del param, opt, buffer
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
 
 
 # --- surroundings -----------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_one_version() -> None:
 
 @pytest.mark.slow
 def test_every_way_to_install_works_in_an_empty_environment(tmp_path: Path) -> None:
-    """Wheel, clone, git URL, sdist and an extra, each used there: about two minutes."""
+    """Wheel, clone, git URL, sdist and an extra, each used there: two idle minutes."""
     command = [sys.executable, "scripts/smoke.py", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -70,6 +70,19 @@ def lp_descent(
         return scalar(value, params, untouched or bool(on_device))
 
     lr, p = settled(lr), settled(p)
+    numbers: dict[str, Any] = {
+        "p": p,
+        "step": lr if maximize else -lr,
+        "keep": 1 - lr * weight_decay if weight_decay != 0 else 1.0,
+        "momentum": momentum,
+        "normalize": normalize,
+    }
+    if fused is not False and foreach is None and not untouched:
+        lists = fused_kernel.known(params, grads, momentum_buffers)
+        if lists is not None:
+            numbers |= {"eps": visible(eps, torch.float32), "count": int(count), "lists": lists}
+            fused_kernel.kernel_step(params, grads, momentum_buffers, **numbers)
+            return
     if torch.bfloat16 in {buffer.dtype for buffer in momentum_buffers or ()}:
         count = settled(count)  # type: ignore[assignment]
     else:
@@ -78,17 +91,7 @@ def lp_descent(
     if not tensors[0]:
         return
     rule = _rule(*tensors, foreach, fused, capturable, differentiable)
-    rule(
-        *tensors,
-        p=p,
-        step=lr if maximize else -lr,
-        keep=1 - lr * weight_decay if weight_decay != 0 else 1.0,
-        momentum=momentum,
-        eps=eps,
-        normalize=normalize,
-        differentiable=differentiable,
-        count=count,
-    )
+    rule(*tensors, **numbers, eps=eps, differentiable=differentiable, count=count)
 
 
 def coded_descent(

@@ -54,7 +54,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 # Below any address that a system gives out for tensors, and above any offset into freed memory.
-_LOWEST_ADDRESS = 1 << 40
+LOWEST_ADDRESS = 1 << 40
 
 
 def addresses(name: str, tensors: Sequence[Tensor]) -> list[int]:
@@ -63,7 +63,7 @@ def addresses(name: str, tensors: Sequence[Tensor]) -> list[int]:
     A storage that was resized to 0 starts at address 0, and torch would follow the pointer.
     """
     found = [tensor.data_ptr() for tensor in tensors]
-    if found and min(found) < _LOWEST_ADDRESS:  # perhaps; a look at every storage costs far more
+    if found and min(found) < LOWEST_ADDRESS:  # perhaps; a look at every storage costs far more
         for tensor in tensors:
             if tensor.numel() and not tensor.is_meta and not tensor.untyped_storage().nbytes():
                 raise RuntimeError(

@@ -5,13 +5,14 @@
  *     theta <- keep theta + step u                     keep = 1 - lr weight_decay, step = -lr
  *
  * with `normalize` multiplying u by one factor per tensor, which needs a pass of its own before
- * the update. All arithmetic is float32 (sums are float64); half-precision tensors are widened
+ * the update (it also moves a float32 momentum, which the update then only reads). All arithmetic is float32 (sums are float64); half-precision tensors are widened
  * block by block in the first-level cache, so no path allocates memory of the tensors' size.
  *
  * Plain C, no headers but the C library's: the loops are written so that compilers turn them into
  * vector code for whatever processor they build for. The build may add
  *     -fopenmp          threads
- *     -DLPSGD_CLONES    variants for newer x86-64 processors, chosen when the library is loaded
+ *     -DLPSGD_CLONES    variants for newer x86-64 processors, chosen when the library is loaded,
+ *                       among them the power by hand for AVX-512
  * Never build with -ffast-math: the guards for infinities below would vanish, and linking with it
  * makes the whole process flush denormal numbers to zero.
  */
@@ -42,6 +43,7 @@
 #define ALIGNED
 #endif
 #ifdef LPSGD_CLONES
+#include <immintrin.h>
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CLONES
@@ -55,6 +57,9 @@ enum { BLOCK = 192 };
 enum { CHUNK = 1 << 15 };
 /* Tensors start on multiples of this, so that chunks cut them at whole cache lines. */
 enum { PAD = 32 };
+/* `normalize` takes both passes over tensors of this many elements together, before the next: the
+ * second then finds the first's 8 MiB in the last-level cache. */
+enum { GROUP = 1 << 20 };
 
 /* The meaning of these numbers is shared with fused.py. */
 enum { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
@@ -93,6 +98,16 @@ typedef struct {
     double unit;               /* what the computed power is to be multiplied by */
 } Power;
 
+/* The same power by tables of 32 entries, which AVX-512 looks up in registers: with c the middle of
+ * the 32nd of [1, 2) in which m lies, log2 m = log2 c + log2(1 + r), r = m/c - 1, and
+ * 2^total = 2^(j/32) 2^g with |g| <= 1/64. What is left is a polynomial of degree 2 each: Taylor's,
+ * its linear term corrected for the cubic one that is missing (minimax to the first order). */
+enum { ENTRIES = 32 };
+typedef struct {
+    ALIGNED float inverse[ENTRIES], log2[ENTRIES], exp2[ENTRIES]; /* 1/c, -rho log2 c, 2^(j/32) in units */
+    float alpha, log_1, log_2, exp_1, exp_2;
+} Tables;
+
 static Power power_of(double p)
 {
     Power power;
@@ -104,6 +119,24 @@ static Power power_of(double p)
     power.round = ROUND + (float)lift;
     power.unit = exp2(-rho * LOG2_ERROR_AT_ONE - lift);
     return power;
+}
+
+static Tables tables_of(double p, double unit)
+{
+    Tables tables;
+    double alpha = 1.0 / (p - 1.0), rho = 1.0 - alpha, ln2 = 0.6931471805599453;
+    double r = 1.0 / 65.0, z = ln2 / 64.0; /* the largest |r| and |ln2 g| */
+    for (int j = 0; j < ENTRIES; j++) {
+        tables.inverse[j] = (float)(1.0 / (1.0 + (j + 0.5) / ENTRIES));
+        tables.log2[j] = (float)(rho * log2(tables.inverse[j]));
+        tables.exp2[j] = (float)(exp2((double)j / ENTRIES) / unit);
+    }
+    tables.alpha = (float)alpha;
+    tables.log_1 = (float)(-rho / ln2 * (1.0 + r * r / 4.0));
+    tables.log_2 = (float)(rho / ln2 / 2.0);
+    tables.exp_1 = (float)(ln2 * (1.0 + z * z / 8.0));
+    tables.exp_2 = (float)(ln2 * ln2 / 2.0);
+    return tables;
 }
 
 INLINE int32_t bits_of(float value)
@@ -264,11 +297,12 @@ INLINE void store(int type, int by_chance, void *memory, const float *room, int 
 /* ---- One block ------------------------------------------------------------------------------ */
 
 typedef struct {
-    int param_type, grad_type, momentum_type, kind, normalize, by_chance;
+    int param_type, grad_type, momentum_type, kind, normalize, by_chance, avx512;
     float weight; /* 1 - momentum */
     float eps, keep;
     double wide_eps, wide_keep, wide_rho;
     Power power;
+    Tables tables; /* for AVX-512 */
 } Rule;
 
 /* A range of one tensor; momentum is NULL for LPSGD. */
@@ -291,8 +325,8 @@ typedef struct {
 } Rooms;
 
 /* x for a block: the gradient, or the momentum moved towards the gradient, which is stored only if
- * `write` says so: a reduction reads, the update after it computes the same again and writes. (A
- * half-precision momentum that had been stored would be rounded when the update reads it.)
+ * `write` says so: a reduction stores what is float32, so that the update after it need not read
+ * the gradient. (A half-precision momentum would have been rounded; it is moved once more.)
  * For POWER the stage is made ready for exp2_of. */
 INLINE const float *prepare(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
                             int write, Rooms *restrict rooms)
@@ -351,8 +385,8 @@ INLINE double wide_direction(const Rule *rule, float x)
 
 /* ---- One range of one tensor ---------------------------------------------------------------- */
 
-#define EACH_BLOCK(piece)                                                                \
-    for (int64_t at = 0, n = BLOCK; n = (piece)->n - at < n ? (piece)->n - at : n, n > 0; at += n)
+#define EACH_BLOCK(length)                                                          \
+    for (int64_t at = 0, n = BLOCK; n = (length) - at < n ? (length) - at : n, n > 0; at += n)
 
 INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t at, int n,
                          double wide_step, float keep, Rooms *restrict rooms)
@@ -375,7 +409,7 @@ INLINE void update_block(int kind, const Rule *rule, const Piece *piece, int64_t
 INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, double step)
 {
     Rooms rooms;
-    EACH_BLOCK(piece)
+    EACH_BLOCK(piece->n)
     {
         /* Loops of a known length need no tests for what is left over, and keep = 1 no product. */
         if (n == BLOCK && rule->keep == 1.0f)
@@ -387,14 +421,17 @@ INLINE void update_kind(int kind, const Rule *rule, const Piece *piece, double s
     }
 }
 
+/* Whether a reduction moves the momentum. */
+INLINE int moves(const Rule *rule) { return rule->momentum_type == FLOAT32; }
+
 INLINE double squares_kind(int kind, const Rule *rule, const Piece *piece)
 {
     Rooms rooms;
     float eps = rule->eps;
     double sum = 0.0;
-    EACH_BLOCK(piece)
+    EACH_BLOCK(piece->n)
     {
-        const float *restrict x = prepare(kind, rule, piece, at, (int)n, 0, &rooms);
+        const float *restrict x = prepare(kind, rule, piece, at, (int)n, moves(rule), &rooms);
 #pragma omp simd reduction(+ : sum)
         for (int i = 0; i < n; i++) {
             double u = kind == WIDE ? wide_direction(rule, x[i])
@@ -422,18 +459,25 @@ CLONES static void update_piece(int kind, const Rule *rule, const Piece *piece, 
 
 CLONES static void rms_piece(const Rule *rule, const Piece *piece, Partial *partial)
 {
-#define SQUARES(kind) partial->sum = squares_kind(kind, rule, piece)
+#define SQUARES(kind) partial->sum += squares_kind(kind, rule, piece)
     BY_KIND(rule->kind, SQUARES)
-    partial->scale = 1.0f;
 }
 
-/* The larger of two scales, and both sums brought to it. */
+/* The sum in units of a scale that is no smaller. */
+static Partial rescaled(Partial partial, float scale, double q)
+{
+    if (partial.scale != scale && partial.sum != 0.0)
+        partial.sum *= pow((double)partial.scale / scale, q);
+    partial.scale = scale;
+    return partial;
+}
+
 static Partial merge(Partial a, Partial b, double q)
 {
-    Partial low = a.scale < b.scale ? a : b, high = a.scale < b.scale ? b : a;
-    if (low.sum != 0.0)
-        high.sum += low.sum * pow((double)low.scale / high.scale, q);
-    return high;
+    float scale = a.scale < b.scale ? b.scale : a.scale;
+    a = rescaled(a, scale, q);
+    a.sum += rescaled(b, scale, q).sum;
+    return a;
 }
 
 /* The power of two at or just below `largest` (its bits), kept where its inverse is finite. */
@@ -444,63 +488,250 @@ INLINE float scale_below(int32_t largest)
 }
 
 /* sum of (|x|/scale)^q over a block, in units of power.unit for POWER: t^2 (t + tiny)^-rho. */
+#define TINY 1e-30f
 INLINE double sum_of_powers(int kind, const Rule *rule, const float *restrict x, int n,
                             float inverse_scale)
 {
     Stage stage;
-    const float tiny = 1e-30f;
     double sum = 0.0;
     if (kind == POWER) {
         for (int i = 0; i < n; i++)
-            split(&stage, i, fabsf(x[i]) * inverse_scale + tiny);
+            split(&stage, i, fabsf(x[i]) * inverse_scale + TINY);
         log2_of(&stage, n, &rule->power);
     }
 #pragma omp simd reduction(+ : sum)
     for (int i = 0; i < n; i++) {
         float t = fabsf(x[i]) * inverse_scale;
-        sum += kind == POWER ? t * direction(POWER, t, tiny, &stage, i) : t;
+        sum += kind == POWER ? t * direction(POWER, t, TINY, &stage, i) : t;
     }
     return sum;
+}
+
+/* Makes room for a block whose largest |x| has these bits, and returns the inverse of the scale,
+ * which only grows: what is far below the largest entry met so far does not count. An infinite
+ * entry makes the inverse 0, and the sum NaN. */
+static float grow(Partial *partial, int32_t largest, double q)
+{
+    float scale = scale_below(largest);
+    if (scale > partial->scale)
+        *partial = rescaled(*partial, scale, q);
+    return 1.0f / partial->scale;
 }
 
 CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *partial)
 {
     Rooms rooms;
     double q = 2.0 - rule->wide_rho;
-    partial->sum = 0.0;
-    partial->scale = scale_below(0);
-    EACH_BLOCK(piece)
+    EACH_BLOCK(piece->n)
     {
-        const float *restrict x = prepare(TWO, rule, piece, at, (int)n, 0, &rooms);
+        const float *restrict x = prepare(TWO, rule, piece, at, (int)n, moves(rule), &rooms);
         int32_t largest = 0; /* as bits, which are ordered as the values are, NaN above all */
         for (int i = 0; i < n; i++) {
             int32_t size = bits_of(x[i]) & 0x7fffffff;
             largest = size > largest ? size : largest;
         }
-        Partial block = {0.0, scale_below(largest)};
-        if (largest >= 0x7f800000)
-            block.sum = NAN;
-        else if (q == 1.0)
-            block.sum = sum_of_powers(INFINITE, rule, x, (int)n, 1.0f / block.scale);
+        float inverse = grow(partial, largest, q);
+        if (q == 1.0)
+            partial->sum += sum_of_powers(INFINITE, rule, x, (int)n, inverse);
         else
-            block.sum = rule->power.unit *
-                        sum_of_powers(POWER, rule, x, (int)n, 1.0f / block.scale);
-        *partial = merge(*partial, block, q);
+            partial->sum += rule->power.unit * sum_of_powers(POWER, rule, x, (int)n, inverse);
     }
 }
+
+/* ---- The same with AVX-512 ------------------------------------------------------------------
+ * The power by tables, in two short loops over a block instead of three, for kind POWER where all
+ * is float32. Each function does the whole vectors of a range and returns how many elements those
+ * are; the portable loops do the rest. Infinities and NaN need no care: they make the exponent
+ * infinite, and the fraction NaN.
+ */
+#ifdef LPSGD_CLONES
+#define AVX512 __attribute__((target("avx512f")))
+#define INLINE512 static inline __attribute__((always_inline, target("avx512f")))
+#define FILL(value) _mm512_set1_ps(value)
+enum { WIDTH = 16 };
+typedef __m512 Vector;
+
+typedef struct {
+    Vector inverse[2], log2[2], exp2[2], alpha, log_1, log_2, exp_1, exp_2;
+} Registers;
+
+INLINE512 Registers registers_of(const Tables *tables)
+{
+    Registers r = {.alpha = FILL(tables->alpha), .log_1 = FILL(tables->log_1),
+                   .log_2 = FILL(tables->log_2), .exp_1 = FILL(tables->exp_1),
+                   .exp_2 = FILL(tables->exp_2)};
+    for (int half = 0; half < 2; half++) {
+        r.inverse[half] = _mm512_loadu_ps(tables->inverse + WIDTH * half);
+        r.log2[half] = _mm512_loadu_ps(tables->log2 + WIDTH * half);
+        r.exp2[half] = _mm512_loadu_ps(tables->exp2 + WIDTH * half);
+    }
+    return r;
+}
+
+INLINE512 Vector lookup(const Vector *table, __m512i index) /* by the five low bits */
+{
+    return _mm512_permutex2var_ps(table[0], index, table[1]);
+}
+
+/* The first half of a^-rho: alpha e - rho log2 m, and e, for a = 2^e m with m in [1, 2). */
+INLINE512 void log_512(const Registers *r, Stage *restrict stage, int i, Vector a)
+{
+    __m512i bits = _mm512_castps_si512(a), index = _mm512_srli_epi32(bits, 23 - 5);
+    __m512i fraction = _mm512_set1_epi32(0x007fffff), one = _mm512_set1_epi32(0x3f800000);
+    Vector m = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bits, fraction, one, 0xea));
+    Vector e = _mm512_getexp_ps(a);
+    Vector rest = _mm512_fmsub_ps(m, lookup(r->inverse, index), FILL(1.0f));
+    Vector log = _mm512_fmadd_ps(r->log_2, rest, r->log_1);
+    log = _mm512_fmadd_ps(log, rest, lookup(r->log2, index));
+    _mm512_store_ps(stage->g + i, _mm512_fmadd_ps(r->alpha, e, log));
+    _mm512_store_ps((float *)stage->exponent + i, e);
+}
+
+/* The second half. */
+INLINE512 Vector exp_512(const Registers *r, const Stage *stage, int i)
+{
+    Vector total = _mm512_load_ps(stage->g + i);
+    Vector e = _mm512_load_ps((const float *)stage->exponent + i);
+    Vector round = FILL(ROUND / ENTRIES); /* adding it leaves the nearest 32nd in the low bits */
+    Vector rounded = _mm512_add_ps(total, round), n = _mm512_sub_ps(rounded, round);
+    Vector g = _mm512_sub_ps(total, n);
+    Vector start = lookup(r->exp2, _mm512_castps_si512(rounded));
+    Vector slope = _mm512_fmadd_ps(r->exp_2, g, r->exp_1);
+    Vector value = _mm512_fmadd_ps(_mm512_mul_ps(start, g), slope, start);
+    return _mm512_scalef_ps(value, _mm512_sub_ps(n, e)); /* which rounds n - e down */
+}
+
+/* x for a block, as prepare() has it, and its power made ready for exp_512; or with `largest` the bits
+ * of max|x| instead of the power. */
+INLINE512 const float *prepare_512(const Registers *r, const Rule *rule, const Piece *piece,
+                                   int64_t at, int n, Stage *restrict stage, int32_t *largest)
+{
+    Vector eps = FILL(rule->eps), weight = FILL(rule->weight);
+    const float *g = (const float *)piece->grad + at;
+    float *m = piece->momentum ? (float *)piece->momentum + at : NULL;
+    __m512i most = _mm512_setzero_si512();
+    for (int i = 0; i < n; i += WIDTH) {
+        Vector x = _mm512_loadu_ps(g + i);
+        if (m) {
+            Vector old = _mm512_loadu_ps(m + i);
+            x = _mm512_fmadd_ps(weight, _mm512_sub_ps(x, old), old);
+            _mm512_storeu_ps(m + i, x);
+        }
+        Vector size = _mm512_abs_ps(x);
+        if (largest)
+            most = _mm512_max_epi32(most, _mm512_castps_si512(size));
+        else
+            log_512(r, stage, i, _mm512_add_ps(size, eps));
+    }
+    if (largest)
+        *largest = _mm512_reduce_max_epi32(most);
+    return m ? m : g;
+}
+
+INLINE512 int64_t update_kept_512(const Rule *rule, const Piece *piece, double wide_step, int decays)
+{
+    Stage stage;
+    const Registers r = registers_of(&rule->tables);
+    const Vector keep = FILL(rule->keep), step = FILL((float)wide_step);
+    int64_t whole = piece->n / WIDTH * WIDTH;
+    EACH_BLOCK(whole)
+    {
+        float *param = (float *)piece->param + at;
+        const float *x = prepare_512(&r, rule, piece, at, (int)n, &stage, NULL);
+        for (int i = 0; i < n; i += WIDTH) {
+            Vector u = _mm512_mul_ps(_mm512_loadu_ps(x + i), exp_512(&r, &stage, i));
+            Vector kept = _mm512_loadu_ps(param + i);
+            if (decays)
+                kept = _mm512_mul_ps(keep, kept);
+            _mm512_storeu_ps(param + i, _mm512_fmadd_ps(step, u, kept));
+        }
+    }
+    return whole;
+}
+
+AVX512 static int64_t update_512(const Rule *rule, const Piece *piece, double step)
+{
+    return rule->keep == 1.0f ? update_kept_512(rule, piece, step, 0)
+                              : update_kept_512(rule, piece, step, 1);
+}
+
+/* The two halves of a vector in float64. */
+INLINE512 __m512d low_half(Vector v) { return _mm512_cvtps_pd(_mm512_castps512_ps256(v)); }
+
+INLINE512 __m512d high_half(Vector v)
+{
+    return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)));
+}
+
+AVX512 static int64_t rms_512(const Rule *rule, const Piece *piece, Partial *partial)
+{
+    Stage stage;
+    const Registers r = registers_of(&rule->tables);
+    __m512d low = _mm512_setzero_pd(), high = low;
+    int64_t whole = piece->n / WIDTH * WIDTH;
+    EACH_BLOCK(whole)
+    {
+        const float *x = prepare_512(&r, rule, piece, at, (int)n, &stage, NULL);
+        for (int i = 0; i < n; i += WIDTH) {
+            Vector u = _mm512_mul_ps(_mm512_loadu_ps(x + i), exp_512(&r, &stage, i));
+            __m512d a = low_half(u), b = high_half(u);
+            low = _mm512_fmadd_pd(a, a, low);
+            high = _mm512_fmadd_pd(b, b, high);
+        }
+    }
+    partial->sum += _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+    return whole;
+}
+
+AVX512 static int64_t dual_512(const Rule *rule, const Piece *piece, Partial *partial)
+{
+    Stage stage;
+    const Registers r = registers_of(&rule->tables);
+    const Vector tiny = FILL(TINY);
+    double q = 2.0 - rule->wide_rho;
+    int64_t whole = piece->n / WIDTH * WIDTH;
+    EACH_BLOCK(whole)
+    {
+        int32_t largest;
+        const float *x = prepare_512(&r, rule, piece, at, (int)n, &stage, &largest);
+        Vector inverse = FILL(grow(partial, largest, q));
+        __m512d low = _mm512_setzero_pd(), high = low;
+        for (int i = 0; i < n; i += WIDTH)
+            log_512(&r, &stage, i,
+                    _mm512_fmadd_ps(_mm512_abs_ps(_mm512_loadu_ps(x + i)), inverse, tiny));
+        for (int i = 0; i < n; i += WIDTH) {
+            Vector t = _mm512_mul_ps(_mm512_loadu_ps(x + i), inverse);
+            Vector power = _mm512_mul_ps(t, _mm512_mul_ps(t, exp_512(&r, &stage, i)));
+            low = _mm512_add_pd(low, low_half(power));
+            high = _mm512_add_pd(high, high_half(power));
+        }
+        partial->sum += rule->power.unit * _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+    }
+    return whole;
+}
+
+static int has_avx512(void) { return __builtin_cpu_supports("avx512f"); }
+#else
+static int has_avx512(void) { return 0; }
+#define update_512(rule, piece, step) 0
+#define rms_512(rule, piece, partial) 0
+#define dual_512(rule, piece, partial) 0
+#endif
 
 /* ---- All tensors of a group ----------------------------------------------------------------- */
 
 typedef struct {
     Rule rule;
-    int64_t tensors, chunks;
+    int64_t first, tensors, chunks; /* the number of the first tensor within the call's */
     void *const *params, *const *grads, *const *momenta;
     const int64_t *sizes;
-    const int64_t *starts; /* tensors + 1: where each begins when laid end to end, padded */
-    Partial *partials;     /* while reducing: that of chunk c and tensor t is number c + t */
-    const double *steps;   /* while updating: one step size for each tensor */
+    int64_t *starts;    /* tensors + 1: where each begins when laid end to end, padded */
+    Partial *partials;  /* while reducing: that of chunk c and tensor t is number c + t */
+    double *steps;      /* while updating: one step size for each tensor */
     uint32_t count;        /* of the steps before this one */
 } Work;
+
+static int64_t padded_size(int64_t size) { return (size + PAD - 1) / PAD * PAD; }
 
 static int64_t tensor_at(const Work *work, int64_t position)
 {
@@ -523,7 +754,41 @@ static int kind_of_step(const Rule *rule, double step)
     return size > FLT_MAX || (size > 0.0 && size < FLT_MIN * (2 << LIFT)) ? WIDE : rule->kind;
 }
 
-static void do_chunk(const Work *work, int64_t chunk)
+/* What is left of a range after its first elements. */
+static Piece rest_of(const Rule *rule, Piece piece, int64_t done)
+{
+    piece.n -= done;
+    piece.first += done;
+    piece.param += done * size_of(rule->param_type);
+    piece.grad += done * size_of(rule->grad_type);
+    if (piece.momentum)
+        piece.momentum += done * size_of(rule->momentum_type);
+    return piece;
+}
+
+static void update(int kind, const Rule *rule, Piece piece, double step)
+{
+    if (kind == POWER && rule->avx512)
+        piece = rest_of(rule, piece, update_512(rule, &piece, step));
+    update_piece(kind, rule, &piece, step);
+}
+
+static Partial reduction(const Rule *rule, Piece piece)
+{
+    int rms = rule->normalize == NORMALIZE_RMS;
+    Partial partial = {0.0, rms ? 1.0f : scale_below(0)};
+    /* dual takes the power of |x| alone: eps may be out of range */
+    if (rule->avx512 && (rms ? rule->kind == POWER : rule->wide_rho < 1.0))
+        piece = rest_of(rule, piece, rms ? rms_512(rule, &piece, &partial)
+                                         : dual_512(rule, &piece, &partial));
+    if (rms)
+        rms_piece(rule, &piece, &partial);
+    else
+        dual_piece(rule, &piece, &partial);
+    return partial;
+}
+
+static void do_chunk(const Work *work, int updates, int64_t chunk)
 {
     const Rule *rule = &work->rule;
     int64_t begin = chunk * CHUNK, end = begin + CHUNK;
@@ -535,21 +800,21 @@ static void do_chunk(const Work *work, int64_t chunk)
         Piece piece;
         piece.n = to - from;
         piece.first = from;
-        piece.momentum_key = mix(work->count * GOLDEN + 2 * (uint32_t)t);
-        piece.param_key = mix(work->count * GOLDEN + 2 * (uint32_t)t + 1);
+        uint32_t number = (uint32_t)(work->first + t);
+        piece.momentum_key = mix(work->count * GOLDEN + 2 * number);
+        piece.param_key = mix(work->count * GOLDEN + 2 * number + 1);
         piece.param = (char *)work->params[t] + from * size_of(rule->param_type);
         piece.grad = (const char *)work->grads[t] + from * size_of(rule->grad_type);
         piece.momentum = work->momenta ? (char *)work->momenta[t] +
                                              from * size_of(rule->momentum_type)
                                        : NULL;
-        if (work->steps) {
+        if (updates) {
             int kind = kind_of_step(rule, work->steps[t]);
             double unit = kind == POWER ? rule->power.unit : 1.0;
-            update_piece(kind, rule, &piece, work->steps[t] * unit);
-        } else if (rule->normalize == NORMALIZE_RMS)
-            rms_piece(rule, &piece, &work->partials[chunk + t]);
-        else
-            dual_piece(rule, &piece, &work->partials[chunk + t]);
+            update(kind, rule, piece, work->steps[t] * unit);
+        } else {
+            work->partials[chunk + t] = reduction(rule, piece);
+        }
     }
 }
 
@@ -560,7 +825,7 @@ static void after_fork(void) { forked = 1; }
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
 #endif
 
-static void do_all(const Work *work, int threads)
+static void do_all(const Work *work, int updates, int threads)
 {
     if (threads > work->chunks)
         threads = (int)work->chunks;
@@ -569,12 +834,12 @@ static void do_all(const Work *work, int threads)
 /* guided: long stretches of memory first, short ones at the end so that no thread waits long */
 #pragma omp parallel for schedule(guided) num_threads(threads)
         for (int64_t chunk = 0; chunk < work->chunks; chunk++)
-            do_chunk(work, chunk);
+            do_chunk(work, updates, chunk);
         return;
     }
 #endif
     for (int64_t chunk = 0; chunk < work->chunks; chunk++)
-        do_chunk(work, chunk);
+        do_chunk(work, updates, chunk);
 }
 
 /* What u is to be multiplied by for `normalize`, from the sums of one tensor in a fixed order. */
@@ -594,6 +859,34 @@ static double factor(const Work *work, int64_t t, double p, double eps)
     if (isinf(rms))
         return NAN; /* as inf / inf; a sum of finite squares stays far below infinity */
     return 1.0 / (rms <= floor ? floor : rms); /* NaN stays NaN */
+}
+
+/* Both passes, or the one, over the tensors from `first` to before `end`. */
+static void step_group(const Work *all, int64_t first, int64_t end, double p, double step,
+                       double eps, int threads)
+{
+    Work work = *all;
+    work.first = first;
+    work.tensors = end - first;
+    work.params += first;
+    work.grads += first;
+    work.sizes += first;
+    if (work.momenta)
+        work.momenta += first;
+    work.starts[0] = 0;
+    for (int64_t t = 0; t < work.tensors; t++)
+        work.starts[t + 1] = work.starts[t] + padded_size(work.sizes[t]);
+    work.chunks = (work.starts[work.tensors] + CHUNK - 1) / CHUNK;
+    if (work.partials)
+        do_all(&work, 0, threads);
+    for (int64_t t = 0; t < work.tensors; t++)
+        work.steps[t] = work.partials && work.sizes[t] ? step * factor(&work, t, p, eps) : step;
+    if (work.partials && work.momenta && moves(&work.rule)) {
+        work.grads = work.momenta; /* moved already: what is left is LPSGD's update by them */
+        work.momenta = NULL;
+        work.rule.grad_type = FLOAT32;
+    }
+    do_all(&work, 1, threads);
 }
 
 /* Raised with every change of what lpsgd_step takes: fused.py refuses a library of another one. */
@@ -629,33 +922,34 @@ EXPORT int lpsgd_step(int64_t tensors, void *const *params, void *const *grads,
     rule->wide_keep = keep;
     rule->wide_rho = 1.0 - 1.0 / (p - 1.0);
     rule->power = power_of(p);
+    rule->avx512 = has_avx512() && param_type == FLOAT32 && grad_type == FLOAT32 &&
+                   momentum_type == FLOAT32;
+    if (rule->avx512)
+        rule->tables = tables_of(p, rule->power.unit);
     int narrow_eps = SMALLEST_EPS <= eps && eps <= LARGEST_EPS;
     rule->kind = p == 2.0 ? TWO : !narrow_eps ? WIDE : isinf(p) ? INFINITE : POWER;
     /* rho = 0 makes the dual factor one. */
     rule->normalize = p == 2.0 && normalize == NORMALIZE_DUAL ? NORMALIZE_NONE : normalize;
 
-    int64_t *starts = malloc(sizeof(int64_t) * (size_t)(tensors + 1));
-    double *steps = malloc(sizeof(double) * (size_t)(tensors + 1));
-    if (starts && steps) {
-        starts[0] = 0;
-        for (int64_t t = 0; t < tensors; t++)
-            starts[t + 1] = starts[t] + (sizes[t] + PAD - 1) / PAD * PAD;
-        work.starts = starts;
-        work.chunks = (starts[tensors] + CHUNK - 1) / CHUNK;
-        if (rule->normalize != NORMALIZE_NONE)
-            work.partials = malloc(sizeof(Partial) * (size_t)(work.chunks + tensors + 1));
-    }
-    int failed = !starts || !steps || (rule->normalize != NORMALIZE_NONE && !work.partials);
-    if (!failed) {
-        if (rule->normalize != NORMALIZE_NONE)
-            do_all(&work, threads);
-        for (int64_t t = 0; t < tensors; t++)
-            steps[t] = work.partials && sizes[t] ? step * factor(&work, t, p, eps) : step;
-        work.steps = steps;
-        do_all(&work, threads);
+    int64_t padded = 0;
+    for (int64_t t = 0; t < tensors; t++)
+        padded += padded_size(sizes[t]);
+    work.starts = malloc(sizeof(int64_t) * (size_t)(tensors + 1));
+    work.steps = malloc(sizeof(double) * (size_t)(tensors + 1));
+    if (rule->normalize != NORMALIZE_NONE)
+        work.partials = malloc(sizeof(Partial) * (size_t)(padded / CHUNK + tensors + 2));
+    int failed =
+        !work.starts || !work.steps || (rule->normalize != NORMALIZE_NONE && !work.partials);
+    for (int64_t first = 0, end = 0; !failed && first < tensors; first = end) {
+        int64_t elements = 0;
+        do
+            elements += sizes[end++];
+        while (end < tensors &&
+               (rule->normalize == NORMALIZE_NONE || elements + sizes[end] <= GROUP));
+        step_group(&work, first, end, p, step, eps, threads);
     }
     free(work.partials);
-    free(steps);
-    free(starts);
+    free(work.steps);
+    free(work.starts);
     return failed;
 }

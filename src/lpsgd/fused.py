@@ -16,18 +16,19 @@ tensors.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from lpsgd._compat import increment_version
 from lpsgd._dtensor import PLAIN, are_plain
-from lpsgd._foreach import addresses, any_negative, is_dense
+from lpsgd._foreach import LOWEST_ADDRESS, addresses, any_negative, is_dense
 from lpsgd.geometry import Normalize
 
 __all__ = ["kernel_step", "operator_step", "refusal", "unavailable"]
@@ -38,6 +39,7 @@ Kernel: TypeAlias = Callable[..., int]
 _VERSION = 1
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NORMALIZE: dict[Normalize, int] = {None: 0, "rms": 1, "dual": 2}
+_PLAIN = set(PLAIN)
 
 
 def load(path: Path) -> Kernel:
@@ -119,7 +121,7 @@ def _odd_class(tensors: Sequence[Tensor]) -> str:
 
 
 def _contiguous(*roles: Sequence[Tensor]) -> bool:
-    return not any(False in {tensor.is_contiguous() for tensor in role} for role in roles)
+    return all(map(Tensor.is_contiguous, itertools.chain(*roles)))
 
 
 def _layout_refusal(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> str | None:
@@ -147,13 +149,17 @@ def _ordered_like(param: Tensor, grad: Tensor) -> Tensor:
     return torch.empty_like(param, dtype=grad.dtype).copy_(grad)
 
 
+def lie_alike(params: Sequence[Tensor], grads: Sequence[Tensor]) -> bool:
+    """Whether all are contiguous, and no gradient the negative of what its memory holds."""
+    # such a gradient comes through conj()
+    return _contiguous(params, grads) and not any_negative(grads)
+
+
 def ordered_like(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
     """The gradients, with copies of those that lie otherwise in memory than their parameters."""
-    # a gradient that came through conj() may be the negative of what its memory holds
-    as_it_lies = {grad.is_contiguous() and not grad.is_neg() for grad in grads}
-    if False in as_it_lies or not _contiguous(params):
-        return [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
-    return grads
+    if lie_alike(params, grads):
+        return grads
+    return [_ordered_like(param, grad) for param, grad in zip(params, grads, strict=True)]
 
 
 def walks_straight(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> bool:
@@ -163,10 +169,93 @@ def walks_straight(params: Sequence[Tensor], buffers: Sequence[Tensor]) -> bool:
     return _contiguous(params, buffers) or _layout_refusal(params, buffers) is None
 
 
+class Lists(NamedTuple):
+    """Lists of tensors as the kernel takes them: where they lie, their sizes and dtypes."""
+
+    addresses: tuple[list[int], list[int], list[int]]  # of parameters, gradients and momenta
+    sizes: list[int]
+    dtypes: tuple[torch.dtype | None, ...]  # one for each role; None: no momenta
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Their number, and the first parameter's and momentum's addresses: one optimizer's own."""
+        where, _, momenta = self.addresses
+        return len(where), where[0], momenta[0] if momenta else 0
+
+
+# What was stepped before. Numbers only: no tensor is kept alive.
+_stepped: dict[tuple[int, int, int], Lists] = {}
+_MOST_STEPPED = 64
+
+
+def known(
+    params: Sequence[Tensor], grads: Sequence[Tensor], buffers: Sequence[Tensor] | None
+) -> Lists | None:
+    """The lists, if parameters and momenta are where they were at an earlier step; else None.
+
+    :func:`refusal` has looked at every property of them then, and what need not be looked at again
+    is what a tensor of the same class, size and dtype at the same address cannot have otherwise.
+    Gradients are new at each step, and looked at as ever.
+    """
+    if _kernel is None or not params or torch.compiler.is_compiling():
+        return None
+    roles = (params, grads, buffers or ())
+    if not set(map(type, itertools.chain(*roles))) <= _PLAIN:
+        return None
+    first_momentum = buffers[0].data_ptr() if buffers else 0
+    before = _stepped.get((len(params), params[0].data_ptr(), first_momentum))
+    if before is None:
+        return None
+    # map() asks many tensors one question in the least time
+    where, grads_lie, momenta_lie = (list(map(Tensor.data_ptr, role)) for role in roles)
+    dtypes = [{tensor.dtype for tensor in role} for role in roles]
+    sizes = [list(map(Tensor.numel, role)) for role in roles if role]
+    pairs = zip(dtypes, before.dtypes, strict=True)
+    if (
+        where != before.addresses[0]
+        or momenta_lie != before.addresses[2]
+        or any(found != before.sizes for found in sizes)
+        or any(found and found != {expected} for found, expected in pairs)
+        or min(grads_lie) < LOWEST_ADDRESS
+        or False in {grad.is_cpu for grad in grads}
+        or not lie_alike(params, grads)
+    ):
+        return None
+    return before._replace(addresses=(where, grads_lie, momenta_lie))
+
+
 def kernel_step(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     buffers: Sequence[Tensor] | None,
+    *,
+    lists: Lists | None = None,
+    **numbers: Any,
+) -> None:
+    """One step on tensors that :func:`refusal` accepts, alike in dtype within each list.
+
+    ``lists`` is what :func:`known` knows of them, ``numbers`` what :func:`_run` takes.
+    """
+    if lists is None:
+        alike = lie_alike(params, grads) and _contiguous(buffers or ())
+        grads = ordered_like(params, grads)
+        roles = {"parameter": params, "gradient": grads, "momentum": buffers or ()}
+        lists = Lists(
+            tuple(addresses(name, role) for name, role in roles.items()),
+            [param.numel() for param in params],
+            tuple(role[0].dtype if role else None for role in roles.values()),
+        )
+        if alike and 0 not in lists.sizes:
+            if len(_stepped) >= _MOST_STEPPED:
+                _stepped.clear()
+            _stepped[lists.key] = lists
+    _run(lists, **numbers)
+    # Written behind torch's back: autograd must learn that what it saved of these is stale.
+    increment_version([*params, *(buffers or ())])
+
+
+def _run(
+    lists: Lists,
     *,
     p: float,
     step: float,
@@ -177,22 +266,17 @@ def kernel_step(
     count: int = 0,
     kernel: Kernel | None = None,
 ) -> None:
-    """One step on tensors that :func:`refusal` accepts, alike in dtype within each list.
-
-    ``kernel`` stands in for the installed one.
-    """
+    """Call the kernel, or the one that stands in for the installed one."""
     kernel = kernel if kernel is not None else _kernel
     if kernel is None:
         raise RuntimeError(_why_not)
-    grads = ordered_like(params, grads)
-    lists = {"parameter": params, "gradient": grads, "momentum": buffers or ()}
-    pointers = [array("Q", addresses(name, tensors)) for name, tensors in lists.items()]
-    sizes = array("q", [param.numel() for param in params])
+    pointers = [array("Q", found) for found in lists.addresses]
+    sizes = array("q", lists.sizes)
     failed = kernel(
-        len(params),
+        len(sizes),
         *[block.buffer_info()[0] if block else None for block in pointers],
         sizes.buffer_info()[0],
-        *[TYPES[tensors[0].dtype] if tensors else 0 for tensors in lists.values()],
+        *[TYPES[dtype] if dtype is not None else 0 for dtype in lists.dtypes],
         p,
         step,
         keep,
@@ -204,8 +288,6 @@ def kernel_step(
     )
     if failed:
         raise MemoryError("no memory for the bookkeeping of the fused step")
-    # Written behind torch's back: autograd must learn that what it saved of these is stale.
-    increment_version([*params, *(buffers or ())])
 
 
 @torch.library.custom_op(

@@ -129,14 +129,20 @@ class ComparisonResult:
         from rich.console import Console
 
         text = StringIO()
-        self.show(Console(file=text, width=_WIDTH, highlight=False, color_system=None))
+        self.show(
+            Console(
+                file=text, width=_WIDTH, highlight=False, color_system=None, force_jupyter=False
+            )
+        )
         lines = [text.getvalue().strip("\n"), *([self.failed] if self.failed else [])]
         return "\n".join([*lines, f"Runs: {self.folder}"])
 
     def _repr_html_(self) -> str:
         from rich.console import Console
 
-        console = Console(record=True, file=StringIO(), width=_WIDTH, highlight=False)
+        console = Console(
+            record=True, file=StringIO(), width=_WIDTH, highlight=False, force_jupyter=False
+        )
         self.show(console)
         tables = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
         drawn = StringIO()

@@ -113,6 +113,6 @@ def _test(train: Any, test: Any) -> Any:
     """The test data, which `read_training` looks at; those of training where there are none."""
     if test is not None or train is None:
         return test
-    from lpsgd.lab.own.loaders import is_function
+    from lpsgd.lab.own.sources import is_function
 
     return None if is_function(train) else train

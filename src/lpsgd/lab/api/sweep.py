@@ -194,7 +194,7 @@ def _validation_size(
 
     problem = training.problem or problem_of(shared)
     if problem is not None and problem.has_data:
-        from lpsgd.lab.own.loaders import splits
+        from lpsgd.lab.own.sources import splits
 
         train, val, _ = splits(problem, shared.seed)
         if val is not None:

@@ -66,6 +66,8 @@ class SweepResult:
         from rich.console import Console
 
         text = StringIO()
-        console = Console(file=text, width=_WIDTH, highlight=False, color_system=None)
+        console = Console(
+            file=text, width=_WIDTH, highlight=False, color_system=None, force_jupyter=False
+        )
         render_winners(self.outcome, console)
         return f"{text.getvalue().rstrip()}\nPage: {self.page}"

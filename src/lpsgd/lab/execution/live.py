@@ -15,6 +15,7 @@ from rich.table import Table
 
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent
+from lpsgd.lab.execution.notebook import NotebookOutput
 from lpsgd.lab.execution.progress import ENDED, progress_line, progress_table
 from lpsgd.lab.plan import Task
 from lpsgd.lab.store.manifest import planned_run
@@ -49,15 +50,16 @@ class RunsDisplay:
         self._measuring: dict[Path, Callable[[], None]] = {}
         self._scores: dict[Path, str] = {}  # the last ones, in words
         self._began = self._drawn = self._summed = clock()
-        self._live = (
-            Live(self._table(), console=self._console, auto_refresh=False, transient=True)
-            if self._console.is_terminal
-            else None
-        )
+        self._live: Live | NotebookOutput | None = None
+        if self._console.is_jupyter:
+            self._live = NotebookOutput()
+        elif self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> RunsDisplay:
         if self._live is not None:
-            self._live.start(refresh=True)
+            self._live.start()
+            self._live.update(self._table(), refresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -146,7 +148,7 @@ class RunsDisplay:
         )
 
     def _print(self, line: str) -> None:
-        if self._live is not None:
+        if isinstance(self._live, Live):
             self._console.print(line, markup=False)
         else:
             print(line, file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from rich.progress import Progress, TimeRemainingColumn
 
 from lpsgd.lab import events
 from lpsgd.lab.events import RunEvent, RunListener
+from lpsgd.lab.execution.notebook import NotebookOutput
 from lpsgd.lab.formatting import short
 from lpsgd.lab.store.metrics_file import MetricsRow
 
@@ -22,20 +23,27 @@ class RunDisplay:
         self._epochs = epochs
         self._measuring: Callable[[], None] = lambda: None
         columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-        console, plain = Console(stderr=True), not sys.stderr.isatty()
-        self._bar = Progress(*columns, console=console, disable=plain)
+        console = Console(stderr=True)
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._notebook = NotebookOutput() if console.is_jupyter else None
+        self._steps = 0
         self._training = self._bar.add_task("training", total=None)
 
     def __enter__(self) -> RunListener:
         self._bar.start()
+        if self._notebook is not None:
+            self._notebook.start()
         return self._listen
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+        if self._notebook is not None:
+            self._notebook.stop()
 
     def _listen(self, event: RunEvent) -> None:
         match event:
             case events.StartEvent():
+                self._steps = event.total_steps
                 self._update(total=event.total_steps, completed=event.step)
             case events.StepEvent():
                 self._update(completed=event.step)
@@ -54,6 +62,8 @@ class RunDisplay:
 
     def _update(self, **changes: Any) -> None:
         self._bar.update(self._training, **changes)
+        if self._notebook is not None:
+            self._notebook.update(f"step {changes['completed']} of {self._steps}")
 
     def _begin_products(self, label: str, total: int) -> Callable[[], None]:
         if self._bar.disable:

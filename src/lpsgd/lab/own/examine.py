@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.own.batches import count_rows
-from lpsgd.lab.own.loaders import generator_states, own_data, splits
+from lpsgd.lab.own.loaders import generator_states, own_data
 from lpsgd.lab.own.objective import OwnObjective
 from lpsgd.lab.own.problem import Problem
+from lpsgd.lab.own.sources import splits
 from lpsgd.lab.recipe import ProblemNote, Recipe
 from lpsgd.lab.training.numerics import choose_device, numerics, rng_state, seed_all, set_rng_state
 

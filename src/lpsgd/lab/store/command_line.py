@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from pathlib import Path
 
 
 def hide_passwords(arguments: list[str]) -> list[str]:
@@ -18,5 +19,13 @@ def hide_passwords(arguments: list[str]) -> list[str]:
 
 
 def command_line() -> str:
-    """The command as it was typed, for people who want to give it again; without passwords."""
-    return shlex.join(["lpsgd", *hide_passwords(sys.argv[1:])])
+    """The command as it was typed, for people who want to give it again; without passwords.
+
+    Of a user's own program, how that was started; a notebook has no command.
+    """
+    program = Path(sys.argv[0] or "python")
+    if "kernel" in program.name or "ipython" in program.name:
+        return "a notebook"
+    own = program.suffix == ".py" and program.name != "__main__.py"
+    words = ["python", program.name] if own else ["lpsgd"]
+    return shlex.join([*words, *hide_passwords(sys.argv[1:])])

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from lpsgd.lab.log.interface import LoggedRun
 from lpsgd.lab.log.run_log import RunLog
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.store.disk.files import writing
-from lpsgd.lab.store.metrics_file import MetricsMark, MetricsRow, read_metrics
+from lpsgd.lab.store.metrics_file import MetricsMark, read_metrics
 from lpsgd.lab.store.run_files import (
     RunResult,
     RunState,
@@ -33,9 +32,9 @@ from lpsgd.lab.store.run_folder import RunFolder, open_run
 from lpsgd.lab.training import precision
 from lpsgd.lab.training.build import load_data
 from lpsgd.lab.training.checkpoint import CheckpointStore, fitting
+from lpsgd.lab.training.epoch_row import epoch_row
 from lpsgd.lab.training.metrics import state_bytes
 from lpsgd.lab.training.numerics import numerics
-from lpsgd.lab.training.objective import Classification
 from lpsgd.lab.training.options import RunOptions, check_options
 from lpsgd.lab.training.parallel.world import ALONE, World
 from lpsgd.lab.training.trainer import Diverged, Trainer
@@ -188,7 +187,12 @@ class _Session:
             self._save()
 
     def _end_epoch(self, log: RunLog) -> None:
-        row = self._evaluate()
+        row = epoch_row(
+            self.trainer,
+            self.epoch,
+            score_test=self.options.score_test,
+            between=self._between_batches,
+        )
         watched = "test" if self.options.score_test else "val" if self.trainer.data.val else "train"
         loss = row.get(f"{watched}_{self.trainer.objective.loss_name}") or 0.0
         if math.isfinite(loss):
@@ -206,48 +210,6 @@ class _Session:
         self.trainer.start_epoch()
         if not self.trainer.data.train.resumable:
             self._save()
-
-    def _evaluate(self) -> MetricsRow:
-        """Return the epoch's row of metrics.jsonl. Evaluating changes no state."""
-        trainer, sums, recipe = self.trainer, self.trainer.sums, self.trainer.recipe
-        score = partial(trainer.evaluate, between=self._between_batches)
-        rows = None if self.world.size == 1 else lambda n: self.world.mine(torch.arange(n))
-        every, loss = recipe.train_eval_every, trainer.objective.loss_name
-        asked = every > 0 and (self.epoch % every == 0 or self.epoch == recipe.epochs)
-        train = score(trainer.data.train.plain(rows)) if asked else None
-        val = score(trainer.data.val.epoch(0, rows=rows)) if trainer.data.val is not None else None
-        test = score(trainer.data.test.epoch(0, rows=rows)) if self.options.score_test else None
-        measured = {
-            "train": self._train_scores() | ({f"{loss}_eval": train[loss]} if train else {}),
-            "val": val or {},
-            "test": test or {},
-        }
-        return MetricsRow.of(
-            {
-                f"{split}_{name}": x
-                for split, found in measured.items()
-                for name, x in found.items()
-            },
-            epoch=self.epoch,
-            step=trainer.step,
-            lr=sums.lr,
-            p=sums.p,
-            update_rms=sums.update_rms,
-            grad_density=sums.grad_density,
-            grad_norm=sums.grad_norm.item() / sums.steps,
-            steps=sums.steps,
-            images_per_second=sums.images / max(sums.seconds, 1e-9),
-            seconds=sums.seconds,
-            optimizer_seconds=sums.optimizer_seconds,
-        )
-
-    def _train_scores(self) -> dict[str, float]:
-        """The means over the epoch's steps."""
-        sums, objective = self.trainer.sums, self.trainer.objective
-        found = {objective.loss_name: sums.nll.item() / sums.examples}
-        if isinstance(objective, Classification):
-            found["top1"] = 100 * sums.correct.item() / sums.examples
-        return found
 
     def _curvature_monitor(self) -> RunMonitor | None:
         if self.options.curvature is None:
