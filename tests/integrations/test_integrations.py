@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,24 @@ def test_jax() -> None:
     output = printed("jax_loop.py", environment=OFFLINE)
     first, *_, last = (float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output))
     assert last < 0.5 * first
+
+
+@pytest.mark.slow
+@needs("transformers")
+def test_own_model_huggingface(tmp_path: Path) -> None:
+    """With random weights and unread labels it would be 50 %."""
+    output = printed("own_model_huggingface.py", str(tmp_path), environment=OFFLINE)
+    assert "make_model on own data: 3 optimizers, 2 seeds" in output
+    best = re.search(r"Highest mean test accuracy: .* \((\d+\.\d+)\)", output)
+    assert best is not None
+    assert float(best[1]) > 90
+
+
+@pytest.mark.slow
+@needs("lightning")
+def test_own_model_lightning(tmp_path: Path) -> None:
+    output = printed("own_model_lightning.py", str(tmp_path), environment=OFFLINE)
+    assert "Module on own data: 3 optimizers, 2 seeds" in output
+    best = re.search(r"Lowest mean test mae: .* \((\d+\.\d+)\)", output)
+    assert best is not None
+    assert float(best[1]) < 0.7  # 0.9 for the mean of the targets

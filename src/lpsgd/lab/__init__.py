@@ -14,9 +14,10 @@ from lpsgd._lazy import lazily
 if TYPE_CHECKING:
     from lpsgd.lab.api.compare import compare
     from lpsgd.lab.api.spectrum import spectrum
+    from lpsgd.lab.api.suggest import suggest
     from lpsgd.lab.api.sweep import sweep
     from lpsgd.lab.api.train import train
 
-__all__ = ["compare", "spectrum", "sweep", "train"]
+__all__ = ["compare", "spectrum", "suggest", "sweep", "train"]
 
 __getattr__, __dir__ = lazily(__name__, {name: f"api.{name}" for name in __all__})

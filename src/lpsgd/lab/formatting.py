@@ -128,6 +128,19 @@ def setting_text(value: object) -> str:
     return str(value)
 
 
+def setting_argument(value: object) -> str:
+    """A setting's value as the text of an optimizer holds it, to the last digit.
+
+    >>> [setting_argument(value) for value in (0.1, True, None, [0.9, 0.99])]
+    ['0.1', 'true', 'none', '(0.9,0.99)']
+    """
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"({','.join(map(setting_argument, value))})"
+    return str(value)
+
+
 def cell_text(value: object) -> str:
     """A cell of a document's table for people: four digits, no more.
 

@@ -48,7 +48,7 @@ class Recipe(BaseModel):
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True
     )
 
-    dataset: str = Field("digits", description="See `lpsgd data list`.")
+    dataset: str = Field("digits", description="See `lpsgd data list`; or module:function.")
     data: dict[str, Any] = Field(
         default_factory=dict, description="Options of the data set, such as `path` for text."
     )
@@ -60,7 +60,9 @@ class Recipe(BaseModel):
     augment: bool = Field(True, description="Augment training images.")
 
     model: str = Field(
-        "mlp", description="mlp, convnet, vgg11, vgg11_plain, resnet18, resnet50, gpt."
+        "mlp",
+        description="mlp, convnet, vgg11, vgg11_plain, resnet18, resnet50, gpt; "
+        "or module:function.",
     )
     width: int | None = Field(
         None, gt=0, le=2**20, description="Channels of the first layer; default 64."

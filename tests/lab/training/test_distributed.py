@@ -304,6 +304,11 @@ def test_rows_of_a_batch_are_as_in_the_whole_batch(dataset: str) -> None:
         ({"batch_size": 8, "accumulate": 5}, "ddp", "batch_size=8 in accumulate=5 parts has no"),
         ({"batch_size": 1}, "ddp", "has no row for each of 2 processes"),
         ({"create_graph": True}, "ddp", "needs second derivatives"),
+        (
+            {"problem": {"metrics": {"loss": "min"}, "digest": ""}},
+            "ddp",
+            "is your own, and torchrun",
+        ),
         ({"precision": "fp16"}, "fsdp2", "precision=fp16 does not work with --strategy fsdp2"),
     ],
 )

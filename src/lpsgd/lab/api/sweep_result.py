@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from lpsgd.lab.formatting import setting_argument
 from lpsgd.lab.search.outcome import Outcome
 from lpsgd.lab.search.report.page import write_report, write_winners
 from lpsgd.lab.search.report.terminal import render_winners
@@ -52,7 +53,7 @@ class SweepResult:
         made = []
         for winner in self.outcome.winners:
             pairs = winner.settings.items()
-            text = ",".join(f"{k}={_text(v)}" for k, v in pairs)
+            text = ",".join(f"{k}={setting_argument(v)}" for k, v in pairs)
             made.append(f"{winner.label}={winner.optimizer}:{text}")
         return made
 
@@ -70,11 +71,3 @@ class SweepResult:
         )
         render_winners(self.outcome, console)
         return f"{text.getvalue().rstrip()}\nPage: {self.page}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"({','.join(map(_text, value))})"
-    return str(value)

@@ -19,14 +19,15 @@ from lpsgd.lab.formatting import printable
 COMMANDS = {
     "compare": "Train with several optimizers and seeds, and test which differences are real.",
     "train": "Train one network with one optimizer, exactly resumable.",
-    "status": "Show which runs are queued, running, done or failed, and the time left.",
-    "report": "Analyse the runs in DIR: print the table and write one self-contained HTML page.",
-    "reproduce": "Regenerate a result of the paper: figures, tables, grids, claims, theory.",
-    "spectrum": "Draw and tabulate the spectrum of a run's Hessian.",
+    "suggest": "Suggest a learning rate by a short range test.",
     "sweep": "Search the settings of several optimizers, with the same number of trials for each.",
+    "spectrum": "Draw and tabulate the spectrum of a run's Hessian.",
+    "report": "Analyse the runs in DIR: print the table and write one self-contained HTML page.",
+    "status": "Show which runs are queued, running, done or failed, and the time left.",
     "optimizers": "List the optimizers: rule, state, source, settings with defaults.",
-    "bench": "Measure speed against named peers, in one run.",
     "data": "List, get and verify data sets.",
+    "reproduce": "Regenerate a result of the paper: figures, tables, grids, claims, theory.",
+    "bench": "Measure speed against named peers, in one run.",
 }
 """In the order of the help; each is the function of its name in the module of its name, whose
 docstring begins with the same words: to import them all would take longer than all else that

@@ -11,6 +11,7 @@ from lpsgd.peers import registry
 # How a command takes the settings of optimizers, which are no options of their own.
 _WRITTEN = {
     "train": "--optimizer lpsgdm:{}=VALUE",
+    "suggest": "--optimizer lpsgdm:{}=VALUE",
     "compare": "--optimizers sgd,lpsgdm:{}=VALUE",
     "sweep": "in a file of --space",
 }

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from lpsgd.lab.errors import UserError
 from lpsgd.lab.own.batches import count_rows
-from lpsgd.lab.own.loaders import own_data
+from lpsgd.lab.own.loaders import generator_states, own_data
 from lpsgd.lab.own.objective import OwnObjective
 from lpsgd.lab.own.problem import Problem
 from lpsgd.lab.own.sources import splits
@@ -40,10 +40,12 @@ def batch_size(problem: Problem, seed: int) -> int | None:
     train, _, _ = splits(problem, seed)
     if train.batch_size is not None or train.indexed:
         return train.batch_size
-    before = rng_state()
+    before, kept = rng_state(), generator_states(train.items)
     try:
         return count_rows(next(iter(train.items)))
     finally:
+        for own, state in kept:
+            own.set_state(state)
         set_rng_state(before)
 
 

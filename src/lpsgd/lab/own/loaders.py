@@ -176,7 +176,8 @@ class StreamLoader(Loader):
 
     def _iterate(self, epoch: int) -> Iterator[Any]:
         before, loader, given = rng_state(), self._source.items, 0
-        for part in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+        kept = generator_states(loader)
+        for part in _parts(loader):
             if (set_epoch := getattr(part, "set_epoch", None)) is not None:
                 set_epoch(epoch)
             if isinstance(own := getattr(part, "generator", None), torch.Generator):
@@ -188,6 +189,8 @@ class StreamLoader(Loader):
                     break
                 yield to_device(batch, self._device)
         finally:
+            for own, state in kept:  # each epoch seeds them anew: they stay as the user left them
+                own.set_state(state)
             if not self._train:  # scoring changes nothing; training draws on from here
                 set_rng_state(before)
         if given < self._batches:
@@ -225,3 +228,13 @@ class _Items(Dataset[Any]):
             return self[keys]
         finally:
             set_rng_state(before)
+
+
+def _parts(loader: Any) -> tuple[Any, ...]:
+    return loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)
+
+
+def generator_states(loader: Any) -> list[tuple[torch.Generator, Tensor]]:
+    """The generators that ``loader`` itself draws from, and their states."""
+    found = [getattr(part, "generator", None) for part in _parts(loader)]
+    return [(own, own.get_state()) for own in found if isinstance(own, torch.Generator)]

@@ -57,7 +57,7 @@ class Source:
 def splits(problem: Problem, seed: int) -> tuple[Source, Source | None, Source]:
     """Training, validation and test data; functions of the seed are called."""
     train, val, test = problem.train, problem.val, problem.test
-    if _is_function(train):
+    if is_function(train):
         train = train(seed)
         if test is None and isinstance(train, tuple | list) and not _are_arrays(train):
             if len(train) not in (2, 3):
@@ -66,7 +66,7 @@ def splits(problem: Problem, seed: int) -> tuple[Source, Source | None, Source]:
                     "(train, test) or (train, val, test)"
                 )
             train, test, val = train[0], train[-1], train[1] if len(train) == 3 else val
-    val, test = (given(seed) if _is_function(given) else given for given in (val, test))
+    val, test = (given(seed) if is_function(given) else given for given in (val, test))
     if test is None:
         raise UserError("test is missing: what is compared is measured on data not trained on")
     return (
@@ -123,7 +123,8 @@ def _loader_source(name: str, loader: DataLoader[Any]) -> Source:
     )
 
 
-def _is_function(given: Any) -> bool:
+def is_function(given: Any) -> bool:
+    """Whether ``given`` is a function of the seed, and not data."""
     kinds = (Dataset, DataLoader, str)
     return callable(given) and not isinstance(given, kinds) and not hasattr(given, "__getitem__")
 

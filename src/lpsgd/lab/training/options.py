@@ -45,6 +45,11 @@ def check_options(recipe: Recipe, options: RunOptions, world: World) -> None:
             "--strategy fsdp2 shards the network over processes, and this one is alone: "
             "start them with torchrun --nproc-per-node N -m lpsgd train ..."
         )
+    if world.together and recipe.problem is not None and recipe.problem.metrics:
+        raise UserError(
+            f"dataset={recipe.dataset} is your own, and torchrun's processes share the batches of "
+            "the laboratory's data sets alone; train in one process, without torchrun"
+        )
     if options.curvature is not None and world.size > 1:
         raise UserError(
             "--curvature is measured by one process; train without it, and measure the "
