@@ -1,4 +1,4 @@
 """The laboratory as Python functions; the commands call them, too.
 
-`lpsgd.lab` offers them by name: compare, sweep, train, spectrum.
+`lpsgd.lab` offers them by name: compare, sweep, train, suggest, spectrum.
 """
