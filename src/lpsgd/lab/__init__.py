@@ -1,7 +1,7 @@
 """The laboratory: recipe -> plan -> execute -> record -> analyse -> show.
 
-`compare`, `sweep`, `train`, `suggest` and `spectrum` are its functions, on the networks and data sets
-that it brings or on the user's own; the commands of the same names call them.
+`compare`, `sweep`, `train`, `suggest` and `spectrum` are its functions, on the networks and data
+sets that it brings or on the user's own; the commands of the same names call them.
 
 Its stages speak through files: a run is a folder, and everything after training reads only those
 folders. Nothing here is imported by ``import lpsgd``.
