@@ -240,8 +240,9 @@ def kernel_step(
         alike = lie_alike(params, grads) and _contiguous(buffers or ())
         grads = ordered_like(params, grads)
         roles = {"parameter": params, "gradient": grads, "momentum": buffers or ()}
+        theta, g, m = (addresses(name, role) for name, role in roles.items())
         lists = Lists(
-            tuple(addresses(name, role) for name, role in roles.items()),
+            (theta, g, m),
             [param.numel() for param in params],
             tuple(role[0].dtype if role else None for role in roles.values()),
         )
@@ -319,7 +320,7 @@ def _step_operator(
         keep=keep.item(),
         momentum=momentum,
         eps=eps,
-        normalize=normalize or None,  # type: ignore[arg-type]
+        normalize=normalize or None,
         count=int(count),
     )
 

@@ -6,7 +6,7 @@ At first nothing happens, then the loss falls, and at last the steps are too lon
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -104,7 +104,7 @@ def _rise(
     return RangeTest(tuple(lrs), tuple(losses), complete=True)
 
 
-def _batches(loader: Loader) -> Iterator[Any]:
+def _batches(loader: Loader) -> Generator[Any, None, None]:
     for epoch in count():
         yield from loader.epoch(epoch)
 
