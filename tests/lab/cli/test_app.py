@@ -52,10 +52,10 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
     [
         ("train", 90, "--optimizer --out --dataset --model --epochs --seed"),
         ("compare", 109, "--optimizers --seeds --reference --out --dataset --model --epochs"),
-        ("sweep", 127, "--space --optimizers --trials --out --dataset --model --epochs"),
+        ("sweep", 128, "--space --optimizers --trials --out --dataset --model --epochs"),
         ("suggest", 80, "--optimizer --steps --low --high --out --dataset --model --seed"),
         ("reproduce", 61, "--scale --models --out --list"),
-        ("spectrum", 40, "--layerwise --checkpoints --curvature --out"),
+        ("spectrum", 41, "--layerwise --checkpoints --curvature --out"),
     ],
 )
 def test_help_begins_with_what_matters_and_is_short(

@@ -71,3 +71,21 @@ def test_what_is_wrong_is_told(
     assert cli.main(given) == 2
     assert told in capsys.readouterr().err
     assert not Path("run").exists()
+
+
+def test_figures_fit_the_template(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = [*SMALL, "--dataset", "own_problem:data"]
+    Path("space.toml").write_text("[sgd]\nlr = [1e-6, 0.1]\n[adamw]\nlr = [1e-6, 0.1]\n")
+    icml = ["--figure-width", "icml"]
+    search = ["sweep", "--space", "space.toml", *own, "--jobs", "1", "--out", "search", *icml]
+    assert cli.main(search) == 0
+    assert cli.main(["train", *own, "--optimizer", "sgd", "--out", "run"]) == 0
+    measure = ["spectrum", "run", "--curvature", "lanczos=3,probes=1", "--allow-import", *icml]
+    assert cli.main(measure) == 0
+    drawn = [*Path("search/report").glob("*.svg"), *Path("run/spectrum").glob("*.svg")]
+    assert drawn
+    for path in drawn:
+        points = float(path.read_text().partition('width="')[2].partition("pt")[0])
+        assert points <= 3.25 * 72 + 0.1, path
+    assert cli.main(["spectrum", "run", "--figure-width", "imcl"]) == 2
+    assert "did you mean 'icml'" in capsys.readouterr().err

@@ -49,13 +49,23 @@ class SpectrumResult:
             drawn["layers"] = figures.layers_figure(with_layers[-1])
         return drawn
 
-    def write(self, *, latex: bool = False, source: Source | None = None) -> list[Path]:
-        """Write the tables, for a paper too if asked for, and the figures; return their files."""
+    def write(
+        self,
+        *,
+        latex: bool = False,
+        width: float | None = None,
+        source: Source | None = None,
+    ) -> list[Path]:
+        """Write the tables, for a paper too if asked for, and the figures; return their files.
+
+        ``width`` is the widest that a figure may be, in inches.
+        """
+        from lpsgd.lab.report.widths import fitting
         from lpsgd.lab.spectra.figures import save_figure
         from lpsgd.lab.spectra.tables import write_tables
         from lpsgd.lab.store.disk.files import writing
 
-        with writing(self.folder):
+        with writing(self.folder), fitting(width):
             files = write_tables(self.records, self.folder, latex=latex, source=source)
             for name, figure in self.figures().items():
                 files += save_figure(figure, self.folder / name, source=source)

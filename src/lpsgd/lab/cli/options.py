@@ -103,7 +103,7 @@ FigureWidth = Annotated[
     str | None,
     typer.Option(
         metavar="WIDTH",
-        help="Its width: icml, neurips, ... or inches.",
+        help="Of figures: icml, neurips, ... or inches.",
         rich_help_panel=RECORDS,
         show_default=False,
     ),

@@ -8,7 +8,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from lpsgd.lab.cli.options import AllowImport, AsJson, Latex, Root, find_modules_here, flag
+from lpsgd.lab.cli.options import (
+    AllowImport,
+    AsJson,
+    FigureWidth,
+    Latex,
+    Root,
+    find_modules_here,
+    flag,
+)
+from lpsgd.lab.report.widths import figure_width as read_width
 from lpsgd.lab.spectra.options import OPTIONS_HELP
 
 
@@ -44,6 +53,7 @@ def spectrum(
     root: Root = None,
     allow_import: AllowImport = False,
     latex: Latex = False,
+    figure_width: FigureWidth = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw and tabulate the spectrum of a run's Hessian.
@@ -57,6 +67,7 @@ def spectrum(
     from lpsgd.lab import spectrum as measure
     from lpsgd.lab.report.source import this_command
 
+    width = read_width(figure_width)
     find_modules_here({"allow_import": allow_import})
     result = measure(
         source,
@@ -67,7 +78,7 @@ def spectrum(
         root=root,
         allow_import=allow_import,
     )
-    files = result.write(latex=latex, source=this_command())
+    files = result.write(latex=latex, width=width, source=this_command())
     if as_json:
         print(json.dumps({"rows": result.rows, "files": [str(path) for path in files]}, indent=2))
         return

@@ -14,6 +14,7 @@ from lpsgd.lab.cli.options import (
     SEARCH,
     AllowImport,
     AsJson,
+    FigureWidth,
     Latex,
     RecipeFile,
     Root,
@@ -25,6 +26,8 @@ from lpsgd.lab.cli.options import (
 )
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.execution.executor import ExecutorChoice
+from lpsgd.lab.report.widths import figure_width as read_width
+from lpsgd.lab.report.widths import fitting
 
 if TYPE_CHECKING:
     from lpsgd.lab.search.outcome import Outcome
@@ -138,6 +141,7 @@ def sweep(
     workers: Workers = 0,
     save_seconds: SaveSeconds = 60.0,
     latex: Latex = False,
+    figure_width: FigureWidth = None,
     as_json: AsJson = False,
     executor: ExecutorChoice,
 ) -> int:
@@ -156,26 +160,27 @@ def sweep(
     """
     from lpsgd.lab import sweep as search
 
-    result = search(
-        space,
-        only=[part.strip() for part in optimizers.split(",")] if optimizers else None,
-        sampler=sampler,
-        trials=trials,
-        pruner=pruner,
-        metric=metric,
-        round_size=round_size,
-        train_seed=train_seed,
-        seed=seed,
-        seeds=seeds,
-        storage=storage,
-        out=out,
-        executor=executor,
-        root=root,
-        workers=workers,
-        save_seconds=save_seconds,
-        allow_import=allow_import,
-        **_recipe_values(recipe, given, allow_import),
-    )
+    with fitting(read_width(figure_width)):
+        result = search(
+            space,
+            only=[part.strip() for part in optimizers.split(",")] if optimizers else None,
+            sampler=sampler,
+            trials=trials,
+            pruner=pruner,
+            metric=metric,
+            round_size=round_size,
+            train_seed=train_seed,
+            seed=seed,
+            seeds=seeds,
+            storage=storage,
+            out=out,
+            executor=executor,
+            root=root,
+            workers=workers,
+            save_seconds=save_seconds,
+            allow_import=allow_import,
+            **_recipe_values(recipe, given, allow_import),
+        )
     outcome = result.outcome
     if latex:
         _write_latex(outcome)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from lpsgd._suggest import unknown_name
 from lpsgd.lab.errors import UserError
 
@@ -18,6 +22,22 @@ WIDTHS = {
     "jmlr": 6.0,
 }
 """Inches that a figure has in the templates of conferences and journals: a column, or both."""
+_text_width: ContextVar[float] = ContextVar("text_width", default=TEXT)
+
+
+def text_width() -> float:
+    """The widest that a figure may be: what `fitting` says, else both columns of a paper."""
+    return _text_width.get()
+
+
+@contextmanager
+def fitting(width: float | None) -> Iterator[None]:
+    """Draw what is drawn inside no wider than ``width``; None changes nothing."""
+    token = _text_width.set(_text_width.get() if width is None else width)
+    try:
+        yield
+    finally:
+        _text_width.reset(token)
 
 
 def figure_width(text: str | None) -> float | None:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from lpsgd.curvature.lanczos import Array
 from lpsgd.curvature.spectrum import SpectralDensity
 from lpsgd.lab.report.style import BLUE, GRID, MUTED, VERMILION, canvas, legend_below, save_figure
+from lpsgd.lab.report.widths import text_width
 from lpsgd.lab.spectra.records import CurvatureRecord, Spectrum, Statistics
 
 __all__ = ["density_figure", "evolution_figure", "layers_figure", "save_figure"]
@@ -33,7 +34,7 @@ def density_figure(record: CurvatureRecord) -> Figure:
     density, numbers = SpectralDensity.from_dict(record), record["statistics"]
     ratio = numbers["anisotropy"]
     anisotropy = "undefined" if ratio is None else f"{ratio:.3g}"
-    with canvas(_WIDTH, 3.4, **_LOOK) as figure:
+    with canvas(min(_WIDTH, text_width()), 3.4, **_LOOK) as figure:
         axes = figure.add_subplot()
         theta, _ = density.merged()
         # The kernel's tails would reach beyond the smallest and the largest eigenvalue.
@@ -66,7 +67,7 @@ def evolution_figure(records: Sequence[CurvatureRecord], scale: AxisScale = "lin
     """
     if not records:
         raise ValueError("records must hold at least one measurement")
-    with canvas(_WIDTH, min(2.2 + 0.3 * len(records), 8.0), **_LOOK) as figure:
+    with canvas(min(_WIDTH, text_width()), min(2.2 + 0.3 * len(records), 8.0), **_LOOK) as figure:
         axes = figure.add_subplot()
         shades = colormaps["viridis"](np.linspace(0.08, 0.8, len(records)))
         _ridges(axes, records, scale, list(shades))
@@ -85,7 +86,7 @@ def layers_figure(record: CurvatureRecord, scale: AxisScale = "asinh") -> Figure
     if not layers:
         raise ValueError(f"the record of epoch {record.get('epoch')} has no layers")
     names = list(layers)[::-1]
-    with canvas(_WIDTH, min(1.4 + 0.32 * len(names), 11.0), **_LOOK) as figure:
+    with canvas(min(_WIDTH, text_width()), min(1.4 + 0.32 * len(names), 11.0), **_LOOK) as figure:
         axes = figure.add_subplot()
         _ridges(axes, [layers[name] for name in names], scale, [_BULK] * len(names))
         axes.set_yticks(range(len(names)), [name or "(model)" for name in names])

@@ -24,7 +24,7 @@ from lpsgd.lab.report.style import (
     canvas,
     series_styles,
 )
-from lpsgd.lab.report.widths import COLUMN, TEXT
+from lpsgd.lab.report.widths import COLUMN, text_width
 from lpsgd.lab.search.outcome import Outcome, TrialResult, Winner, best_by_lr, pruned_text
 from lpsgd.lab.search.score_kind import ScoreKind
 from lpsgd.lab.search.space import Competitor
@@ -242,7 +242,7 @@ def best_so_far(outcome: Outcome) -> list[Picture | Table]:
     rows: list[tuple[str, int, float]] = []
     if not outcome.winners:
         return []
-    with canvas(TEXT * 0.7, 2.8) as figure:
+    with canvas(min(text_width(), 5.0), 2.8) as figure:
         axis = figure.add_subplot()
         styles = series_styles(c.label for c in outcome.sweep.competitors)
         for place, competitor in enumerate(outcome.sweep.competitors):
@@ -309,9 +309,10 @@ def _panels(
     count: int, *, height: float = 2.3, width: float = 2.4, **share: Any
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure with a panel for each competitor, up to three in a row."""
-    columns = min(count, max(1, int(TEXT / width)))
+    columns = min(count, max(1, int(text_width() / width)))
     rows = math.ceil(count / columns)
-    with canvas(max(COLUMN, min(TEXT, columns * width)), rows * height + 0.3) as figure:
+    across = min(text_width(), max(COLUMN, columns * width))
+    with canvas(across, rows * height + 0.3) as figure:
         axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
         for spare in axes[count:]:
             spare.remove()
