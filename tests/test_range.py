@@ -41,8 +41,10 @@ def check(
     with np.errstate(over="ignore", under="ignore"):
         exact = -lr * _direction(x, p, visible, normalize)
         slope = _slope(x, p, visible, normalize)
-        # an error of x, or of u before a factor of its tensor
-        amplified = lr * (slope + 2 * x.size) if normalize else max(lr, 1.0) * slope
+        # an error of x, or of u before a factor of its tensor; u itself is rounded, too
+        amplified = (
+            lr * (slope + 2 * x.size) if normalize else max(lr, 1.0) * np.maximum(slope, 0.5)
+        )
         unit = amplified * limits.smallest_normal * limits.eps
     low = stored.smallest_normal * stored.eps  # half precision is rounded once more
     rounding = stored.eps if grad.dtype.itemsize < 4 else 0.0
