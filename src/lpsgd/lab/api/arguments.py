@@ -140,6 +140,14 @@ def read_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[str]:
     return [optimizer_text(each) for each in given]
 
 
+def read_optimizer(given: Optimizer) -> str:
+    """The one optimizer of a run, as text."""
+    texts = read_optimizers(given)
+    if len(texts) != 1:
+        raise UserError(f"optimizer={given!r} names {len(texts)} optimizers; give one")
+    return texts[0]
+
+
 def read_executor(executor: str | ExecutorChoice, jobs: int | None) -> ExecutorChoice:
     """Where the runs are trained."""
     if isinstance(executor, ExecutorChoice):

@@ -150,7 +150,7 @@ def compare(
 
     check_loggers(loggers)
     write_comparison(folder, tasks, list(dict.fromkeys(task.label for task in tasks)), reference)
-    options = RunOptions(None if root is None else Path(root), workers, save_seconds, loggers)
+    options = RunOptions(read_folder(root), workers, save_seconds, loggers)
     failures = run_tasks(tasks, choice, options, problem=training.problem)
     problem = "\n  ".join([f"{len(failures)} runs failed:", *failures]) if failures else None
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.api.arguments import Optimizer, Own, read_folder, read_optimizers, read_training
+from lpsgd.lab.api.arguments import Optimizer, Own, read_folder, read_optimizer, read_training
 from lpsgd.lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,13 +76,11 @@ def suggest(
     """
     from lpsgd.lab.plan import resolve
 
-    texts = read_optimizers(optimizer)
-    if len(texts) != 1:
-        raise UserError(f"optimizer={optimizer!r} names {len(texts)} optimizers; give one")
+    text = read_optimizer(optimizer)
     _check_range(steps, low, high)
     own = Own(model, train, _test(train, test), None, loss, None, step, collate)
     training = read_training(own, recipe, seed)
-    complete = resolve({**training.values, "seed": seed}, texts[0])
+    complete = resolve({**training.values, "seed": seed}, text)
 
     # what takes seconds to load, when every name has been checked
     from lpsgd.lab.api.suggest_result import SuggestResult
@@ -90,10 +88,10 @@ def suggest(
     from lpsgd.lab.training.options import RunOptions
     from lpsgd.lab.training.range_test import range_test, read_test
 
-    options = RunOptions(None if root is None else Path(root), workers)
+    options = RunOptions(read_folder(root), workers)
     problem = training.problem or problem_of(complete)
     tested = range_test(complete, steps=steps, low=low, high=high, options=options, problem=problem)
-    result = SuggestResult(complete, texts[0], tested, read_test(tested))
+    result = SuggestResult(complete, text, tested, read_test(tested))
     if (folder := read_folder(out)) is not None:
         result.write(folder)
     return result

@@ -129,7 +129,7 @@ def sweep(
     from lpsgd.lab.search.storage import StorageUrl
     from lpsgd.lab.training.options import RunOptions
 
-    place = None if root is None else Path(root)
+    place = read_folder(root)
     values = dict(training.values)
     values["val_size"] = _validation_size(shared, values.get("val_size"), place, training)
     _try_out(competitors, training)

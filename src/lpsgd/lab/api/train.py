@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lpsgd.lab.api.arguments import Optimizer, Own, read_folder, read_optimizers, read_training
-from lpsgd.lab.errors import UserError
+from lpsgd.lab.api.arguments import Optimizer, Own, read_folder, read_optimizer, read_training
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,15 +78,11 @@ def train(
     from lpsgd.lab.training.options import RunOptions
 
     loggers = logger_names(log)
-    texts = [None] if optimizer is None else read_optimizers(optimizer)
-    if len(texts) != 1:
-        raise UserError(f"optimizer={optimizer!r} names {len(texts)} optimizers; give one")
+    text = None if optimizer is None else read_optimizer(optimizer)
     own = Own(model, train, test, val, loss, metrics, step, collate)
     training = read_training(own, recipe, seed)
-    complete = resolve({**training.values, "seed": seed}, texts[0])
-    options = RunOptions(
-        None if root is None else Path(root), workers, save_seconds, loggers, curvature
-    )
+    complete = resolve({**training.values, "seed": seed}, text)
+    options = RunOptions(read_folder(root), workers, save_seconds, loggers, curvature)
     check_loggers(loggers)
     folder = read_folder(out) or default_folder(complete)
     problem = training.problem or problem_of(complete)

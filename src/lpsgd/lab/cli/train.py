@@ -91,8 +91,8 @@ def train(
 
     loggers = logger_names(log, tensorboard=tensorboard)
     options = RunOptions(root, workers, save_seconds, loggers, curvature, strategy=strategy)
-    if not launched():  # a mistake is told before torch is loaded; by torchrun's processes once
-        read_recipe()
+    # a mistake is told before torch is loaded; by torchrun's processes once
+    early = None if launched() else read_recipe()
 
     from lpsgd.lab.execution.live_run import RunDisplay
     from lpsgd.lab.execution.signals import stop_on_signals
@@ -101,7 +101,7 @@ def train(
     from lpsgd.lab.training.parallel.world import joined
 
     with stop_on_signals(patient=launched()) as stop, joined() as world:
-        complete = read_recipe()
+        complete = early or read_recipe()
         world.from_main(lambda: check_loggers(loggers))
         folder = out or default_folder(complete)
         silent = nullcontext(lambda event: None)
