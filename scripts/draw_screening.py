@@ -1,157 +1,47 @@
-"""Write what the screening found: tables in docs/rules.md, figures and a CSV in docs/results.
+"""Write what the screening found: tables in docs/rules.md, figures and CSV files in docs/results.
 
 python scripts/draw_screening.py
 
 Reads docs/results/screening/runs.csv, which benchmarks/screening.py writes, and nothing else: the
-same rows give the same files.
+same rows give the same files. What the rows say is found by screening_results.py beside this.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
-from screening import RESULTS, TASKS, Row, Screening, read_screening  # noqa: E402
+from screening import RESULTS, TASKS, Screening, read_screening  # noqa: E402
+from screening_results import (  # noqa: E402
+    REFERENCE,
+    UNITS,
+    Found,
+    Gain,
+    as_csv,
+    conclude,
+    exponent_gains,
+    exponents_csv,
+    exponents_table,
+    finished,
+    leaders_table,
+    metric,
+    score,
+    table,
+)
 
-from lpsgd.lab.analysis import stats  # noqa: E402
 from lpsgd.lab.report import style, widths  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
 PAGE = ROOT / "docs/rules.md"
 BEGIN, END = "<!-- {}: python scripts/draw_screening.py -->\n", "<!-- end of {} -->"
-REFERENCE = "AdamW"
-LOST = {"top1": 1.0, "nll": 0.05}  # what may be lost at a good learning rate
-UNITS = {"top1": ("test accuracy, %", 2), "nll": ("test NLL, nats", 3)}
-
-
-@dataclass(frozen=True)
-class Found:
-    """One candidate on one task: the winner's fresh seeds, and how wide its good region is."""
-
-    candidate: str
-    lr: float
-    scores: stats.Summary
-    versus: stats.Paired
-    p_holm: float | None
-    width: float
-    at_least: bool
-
-    @property
-    def rank(self) -> float:
-        """The mean score."""
-        return math.nan if self.scores.mean is None else self.scores.mean
-
-
-def metric(screening: Screening, task: str) -> str:
-    """What decides on a task."""
-    return str(screening.tasks[task]["metric"])
-
-
-def score(row: Row, name: str) -> float | None:
-    """The score of a run in that metric; None if it diverged."""
-    return row.top1 if name == "top1" else row.nll
-
-
-def conclude(screening: Screening, task: str) -> list[Found]:
-    """The candidates that have fresh seeds, the best first."""
-    name = metric(screening, task)
-    tested: dict[str, dict[int, float]] = {}
-    for row in screening.rows.values():
-        value = score(row, name)
-        if row.task == task and row.split == "test" and value is not None:
-            tested.setdefault(row.candidate, {})[row.seed] = value
-    reference = tested.get(REFERENCE, {})
-    versus = {}
-    for candidate, values in tested.items():
-        shared = sorted(values.keys() & reference.keys())
-        versus[candidate] = stats.paired(
-            [values[s] for s in shared], [reference[s] for s in shared]
-        )
-    others = [candidate for candidate in tested if candidate != REFERENCE]
-    corrected = dict(zip(others, stats.holm([versus[c].p for c in others]), strict=True))
-    found = []
-    for candidate, values in tested.items():
-        width, at_least = good_width(screening.trials(task, candidate), name)
-        found.append(
-            Found(
-                candidate,
-                screening.best_rate(task, candidate),
-                stats.summarise(list(values.values())),
-                versus[candidate],
-                corrected.get(candidate),
-                width,
-                at_least,
-            )
-        )
-    return sorted(found, key=lambda f: f.rank, reverse=name == "top1")
-
-
-def good_width(trials: Sequence[Row], name: str) -> tuple[float, bool]:
-    """The factor between the lowest and the highest neighbouring rate that loses at most `LOST`.
-
-    True if the region reaches the lowest or highest rate that was tried.
-    """
-    sign = 1 if name == "top1" else -1
-    values = [-math.inf if (value := score(row, name)) is None else sign * value for row in trials]
-    best = max(range(len(values)), key=values.__getitem__)
-    low = high = best
-    while low > 0 and values[low - 1] >= values[best] - LOST[name]:
-        low -= 1
-    while high < len(values) - 1 and values[high + 1] >= values[best] - LOST[name]:
-        high += 1
-    return trials[high].lr / trials[low].lr, low == 0 or high == len(values) - 1
-
-
-def table(found: Sequence[Found], name: str) -> str:
-    """Markdown, the best first."""
-    unit, digits = UNITS[name]
-    lines = [
-        f"| rule | lr | {unit} | against {REFERENCE} | p (Holm) | good rates span |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for f in found:
-        half = "" if f.scores.high is None else f" ± {f.scores.high - f.rank:.{digits}f}"
-        difference, p = "", ""
-        if f.candidate != REFERENCE and f.versus.difference is not None:
-            difference = f"{f.versus.difference:+.{digits}f}".replace("-", "−")
-            p = "" if f.p_holm is None else _p(f.p_holm)
-        bound = "≥ " if f.at_least else ""
-        lines.append(
-            f"| {f.candidate} | {f.lr:.2g} | {f.rank:.{digits}f}{half} | {difference} | {p} "
-            f"| {bound}{f.width:.0f}× |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def as_csv(screening: Screening, tasks: Iterable[str]) -> str:
-    """Every number of the tables."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    heads = "task,rule,metric,lr,n,mean,sd,low,high,difference,difference_low,difference_high"
-    writer.writerow([*heads.split(","), "p", "p_holm", "good_rates_span", "span_is_lower_bound"])
-    for task in tasks:
-        for f in conclude(screening, task):
-            s, v = f.scores, f.versus
-            numbers = (s.mean, s.sd, s.low, s.high, v.difference, v.low, v.high, v.p, f.p_holm)
-            shown = ["" if number is None else f"{number:.6g}" for number in numbers]
-            first = task, f.candidate, metric(screening, task), f"{f.lr:g}", s.n
-            writer.writerow([*first, *shown, f"{f.width:g}", str(f.at_least).lower()])
-    return text.getvalue()
+WHOLE = ("convnet", "gpt")  # the tasks with all candidates; the others have the leaders
 
 
 def draw_scores(screening: Screening, tasks: Sequence[str], stem: Path) -> None:
@@ -227,6 +117,35 @@ def draw_rates(screening: Screening, tasks: Sequence[str], stem: Path) -> None:
         style.save_figure(figure, stem)
 
 
+def draw_exponents(screening: Screening, gains: Sequence[Gain], stem: Path) -> None:
+    """What other exponents gain over p = inf, a panel for accuracies and one for likelihoods."""
+    kinds = [k for k in UNITS if any(metric(screening, gain.task) == k for gain in gains)]
+    shown = [[gain for gain in gains if metric(screening, gain.task) == k] for k in kinds]
+    heights = [len(own) for own in shown]
+    with style.canvas(widths.TEXT, 1.4 + 0.17 * sum(heights)) as figure:
+        panels = figure.subplots(len(kinds), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, own, kind in zip(panels, shown, kinds, strict=True):
+            _gains(axes, own, f"gain over p = inf in {UNITS[kind][0]}")
+        style.save_figure(figure, stem)
+
+
+def _gains(axes: Axes, gains: Sequence[Gain], label: str) -> None:
+    places = range(len(gains))
+    axes.axvline(0.0, color=style.MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
+    for place, gain in zip(places, gains, strict=True):
+        colour = style.BLUE if gain.certain else style.MUTED
+        found = gain.paired
+        if found.low is not None and found.high is not None:
+            axes.plot([found.low, found.high], [place, place], color=colour, linewidth=2.5)
+        if found.difference is not None:
+            axes.plot([found.difference], [place], "o", color=colour, markersize=4)
+    names = [f"{gain.task}: {gain.candidate.removeprefix('Muon, ')}" for gain in gains]
+    axes.set_yticks(list(places), names)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set(xlabel=label)
+
+
 def fill(page: str, name: str, content: str) -> str:
     """The page with what stands between the marks of ``name`` replaced."""
     begin, end = BEGIN.format(name), END.format(name)
@@ -236,17 +155,37 @@ def fill(page: str, name: str, content: str) -> str:
     return re.sub(pattern, lambda _: begin + content + end, page, flags=re.DOTALL)
 
 
+def tables(screening: Screening, tasks: Sequence[str]) -> dict[str, str]:
+    """What stands between the marks of the page."""
+    found = {
+        task: table(conclude(screening, task), metric(screening, task))
+        for task in tasks
+        if task in WHOLE
+    }
+    photographs = [task for task in tasks if metric(screening, task) == "top1"]
+    if len(photographs) > 1:
+        found["leaders"] = leaders_table(screening, photographs)
+    found["exponents"] = exponents_table(exponent_gains(screening, tasks), screening)
+    return found
+
+
 def main() -> None:
-    """Write page, figures and CSV."""
+    """Write page, figures and CSV files."""
     screening = read_screening(TASKS, RESULTS)
-    tasks = [task for task in screening.tasks if conclude(screening, task)]
+    tasks = finished(screening)
+    gains = exponent_gains(screening, tasks)
     write_text(RESULTS.with_name("summary.csv"), as_csv(screening, tasks))
+    write_text(RESULTS.with_name("exponents.csv"), exponents_csv(gains))
     page = PAGE.read_text(encoding="utf-8")
-    for task in tasks:
-        page = fill(page, task, table(conclude(screening, task), metric(screening, task)))
+    for name, content in tables(screening, tasks).items():
+        page = fill(page, name, content)
     write_text(PAGE, page)
-    draw_scores(screening, tasks, RESULTS.with_name("scores"))
-    draw_rates(screening, tasks, RESULTS.with_name("rates"))
+    whole = [task for task in tasks if task in WHOLE]
+    draw_scores(screening, whole, RESULTS.with_name("scores"))
+    draw_rates(screening, whole, RESULTS.with_name("rates"))
+    draw_exponents(screening, gains, RESULTS.with_name("exponents"))
+    if missing := [task for task in screening.tasks if task not in tasks]:
+        print(f"left out, because runs are missing: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

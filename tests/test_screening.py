@@ -20,7 +20,7 @@ BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 def _benchmarks_on_the_path(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     yield
-    for name in ("rules", "screening", "draw_screening"):
+    for name in ("rules", "screening", "screening_results", "draw_screening"):
         sys.modules.pop(name, None)
 
 
@@ -127,23 +127,59 @@ def test_the_page_and_its_numbers_are_those_of_the_rows(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(BENCHMARKS).parent / "scripts"))
     draw = importlib.import_module("draw_screening")
     screening = draw.read_screening(draw.TASKS, draw.RESULTS)
-    tasks = [task for task in screening.tasks if draw.conclude(screening, task)]
+    tasks = draw.finished(screening)
     assert tasks
     assert draw.RESULTS.with_name("summary.csv").read_text() == draw.as_csv(screening, tasks)
+    gains = draw.exponent_gains(screening, tasks)
+    assert draw.RESULTS.with_name("exponents.csv").read_text() == draw.exponents_csv(gains)
     page = draw.PAGE.read_text(encoding="utf-8")
-    for task in tasks:
-        made = draw.table(draw.conclude(screening, task), draw.metric(screening, task))
-        assert draw.fill(page, task, made) == page
+    for name, made in draw.tables(screening, tasks).items():
+        assert draw.fill(page, name, made) == page
 
 
 def test_the_good_region_ends_where_more_than_a_point_is_lost(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(BENCHMARKS).parent / "scripts"))
-    draw = importlib.import_module("draw_screening")
+    draw = importlib.import_module("screening_results")
     screening = importlib.import_module("screening")
     trials = rows_of(screening, [1, 9.2, 10, 9.1, 8.9, 9.9], 0.1).trials("t", "c")
     assert draw.good_width(trials, "top1") == (pytest.approx(4.0), False)
     edge = rows_of(screening, [10, 9.5, 3], 0.1).trials("t", "c")
     assert draw.good_width(edge, "top1") == (pytest.approx(2.0), True)
+
+
+def test_an_exponent_is_held_against_infinity_by_the_same_seeds(monkeypatch):
+    """By hand: gains of 1, 2, 3 have mean 2 and t = 2 / (1 / sqrt 3); a lower NLL is a gain."""
+    monkeypatch.syspath_prepend(str(Path(BENCHMARKS).parent / "scripts"))
+    results = importlib.import_module("screening_results")
+    screening = importlib.import_module("screening")
+
+    def row(task, rule, seed, top1, nll):
+        return screening.Row(task, rule, "test", 0.1, seed, top1, nll, "x")
+
+    rows = []
+    for seed, (plain, other) in enumerate([(60, 61), (50, 52), (40, 43)]):
+        rows += [row("a", "Muon", seed, plain, 1.0), row("a", "Muon, p = 5", seed, other, 1.0)]
+        rows += [row("b", "Muon", seed, 5.0, other), row("b", "Muon, p = 5", seed, 5.0, plain)]
+    tasks = {"a": {"metric": "top1"}, "b": {"metric": "nll"}}
+    found = screening.Screening(tasks, {}, {row.key: row for row in rows})
+    one, other = results.exponent_gains(found, tasks)
+    assert (one.task, other.task, one.candidate) == ("a", "b", "Muon, p = 5")
+    for gain in (one, other):
+        assert gain.paired.difference == pytest.approx(2.0)
+        assert gain.paired.t == pytest.approx(2 * math.sqrt(3))
+        assert gain.p_holm == pytest.approx(2 * gain.paired.p)  # two tests
+
+
+def test_a_task_is_finished_when_every_candidate_has_its_seeds(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(BENCHMARKS).parent / "scripts"))
+    results = importlib.import_module("screening_results")
+    screening = importlib.import_module("screening")
+    whole = rows_of(screening, [1, 3, 2], 0.1)
+    for seed in screening.SEEDS:
+        assert results.finished(whole) == []
+        row = screening.Row("t", "c", "test", 0.2, seed, None if seed else 60.0, None, "x")
+        whole.rows[row.key] = row
+    assert results.finished(whole) == ["t"]  # those that diverged are not missing
 
 
 def test_the_readme_says_what_the_summary_says():

@@ -1,0 +1,269 @@
+"""What the rows of the screening say: scores with intervals, tests, and how wide a good region is.
+
+A function of docs/results/screening/runs.csv and nothing else. A task counts once every one of its
+candidates has all of its fresh seeds; `scripts/draw_screening.py` writes tables and figures of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from screening import SEEDS, Row, Screening  # noqa: E402
+
+from lpsgd.lab.analysis import stats  # noqa: E402
+
+REFERENCE = "AdamW"
+INFINITE = "Muon"  # p = inf, which the other exponents are held against
+EXPONENTS = (  # the same rule with other exponents of the singular values
+    "Muon, p = 9",
+    "Muon, p = 5",
+    "Muon, p from inf to 9",
+    "Muon, p from inf to 2",
+    "Muon, alpha = -0.15",
+    "Muon, alpha from -0.3 to 0",
+)
+LOST = {"top1": 1.0, "nll": 0.05}  # what may be lost at a good learning rate
+UNITS = {"top1": ("test accuracy, %", 2), "nll": ("test NLL, nats", 3)}
+
+
+@dataclass(frozen=True)
+class Found:
+    """One candidate on one task: the winner's fresh seeds, and how wide its good region is."""
+
+    candidate: str
+    lr: float
+    scores: stats.Summary
+    versus: stats.Paired
+    p_holm: float | None
+    width: float
+    at_least: bool
+
+    @property
+    def rank(self) -> float:
+        """The mean score."""
+        return math.nan if self.scores.mean is None else self.scores.mean
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What another exponent gains over p = inf on one task; positive is better."""
+
+    task: str
+    candidate: str
+    paired: stats.Paired
+    p_holm: float | None = None
+
+    @property
+    def certain(self) -> bool:
+        """Whether the difference stands after Holm's correction."""
+        return self.p_holm is not None and self.p_holm < stats.ALPHA
+
+
+def metric(screening: Screening, task: str) -> str:
+    """What decides on a task."""
+    return str(screening.tasks[task]["metric"])
+
+
+def score(row: Row, name: str) -> float | None:
+    """The score of a run in that metric; None if it diverged."""
+    return row.top1 if name == "top1" else row.nll
+
+
+def fresh_seeds(screening: Screening, task: str) -> dict[str, dict[int, float]]:
+    """candidate -> seed -> test score"""
+    name = metric(screening, task)
+    found: dict[str, dict[int, float]] = {}
+    for row in screening.rows.values():
+        value = score(row, name)
+        if row.task == task and row.split == "test" and value is not None:
+            found.setdefault(row.candidate, {})[row.seed] = value
+    return found
+
+
+def finished(screening: Screening) -> list[str]:
+    """The tasks of which no run is missing; one that diverged is not missing."""
+    runs: dict[tuple[str, str], int] = {}
+    for row in screening.rows.values():
+        if row.split == "test" and row.lr == screening.best_rate(row.task, row.candidate):
+            runs[row.task, row.candidate] = runs.get((row.task, row.candidate), 0) + 1
+    return [
+        task
+        for task in screening.tasks
+        if all(runs.get((task, name), 0) == len(SEEDS) for name in screening.names(task))
+    ]
+
+
+def paired(values: dict[int, float], reference: dict[int, float], sign: int = 1) -> stats.Paired:
+    """The paired test over the seeds that both have."""
+    shared = sorted(values.keys() & reference.keys())
+    return stats.paired([sign * values[s] for s in shared], [sign * reference[s] for s in shared])
+
+
+def conclude(screening: Screening, task: str) -> list[Found]:
+    """The candidates that have fresh seeds, the best first."""
+    name = metric(screening, task)
+    tested = fresh_seeds(screening, task)
+    reference = tested.get(REFERENCE, {})
+    versus = {candidate: paired(values, reference) for candidate, values in tested.items()}
+    others = [candidate for candidate in tested if candidate != REFERENCE]
+    corrected = dict(zip(others, stats.holm([versus[c].p for c in others]), strict=True))
+    found = []
+    for candidate, values in tested.items():
+        width, at_least = good_width(screening.trials(task, candidate), name)
+        found.append(
+            Found(
+                candidate,
+                screening.best_rate(task, candidate),
+                stats.summarise(list(values.values())),
+                versus[candidate],
+                corrected.get(candidate),
+                width,
+                at_least,
+            )
+        )
+    return sorted(found, key=lambda f: f.rank, reverse=name == "top1")
+
+
+def exponent_gains(screening: Screening, tasks: Iterable[str]) -> list[Gain]:
+    """Each exponent against p = inf on each task: can p be replaced by infinity without loss?"""
+    gains = []
+    for task in tasks:
+        tested = fresh_seeds(screening, task)
+        sign = 1 if metric(screening, task) == "top1" else -1
+        gains += [
+            Gain(task, name, paired(tested[name], tested[INFINITE], sign))
+            for name in EXPONENTS
+            if name in tested and INFINITE in tested
+        ]
+    corrected = stats.holm([gain.paired.p for gain in gains])
+    return [replace(gain, p_holm=p) for gain, p in zip(gains, corrected, strict=True)]
+
+
+def good_width(trials: Sequence[Row], name: str) -> tuple[float, bool]:
+    """The factor between the lowest and the highest neighbouring rate that loses at most `LOST`.
+
+    True if the region reaches the lowest or highest rate that was tried.
+    """
+    sign = 1 if name == "top1" else -1
+    values = [-math.inf if (value := score(row, name)) is None else sign * value for row in trials]
+    best = max(range(len(values)), key=values.__getitem__)
+    low = high = best
+    while low > 0 and values[low - 1] >= values[best] - LOST[name]:
+        low -= 1
+    while high < len(values) - 1 and values[high + 1] >= values[best] - LOST[name]:
+        high += 1
+    return trials[high].lr / trials[low].lr, low == 0 or high == len(values) - 1
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def table(found: Sequence[Found], name: str) -> str:
+    """One task in Markdown, the best first."""
+    unit, digits = UNITS[name]
+    lines = [
+        f"| rule | lr | {unit} | against {REFERENCE} | p (Holm) | good rates span |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for f in found:
+        difference, p = "", ""
+        if f.candidate != REFERENCE and f.versus.difference is not None:
+            difference = _signed(f.versus.difference, digits)
+            p = "" if f.p_holm is None else _p(f.p_holm)
+        bound = "≥ " if f.at_least else ""
+        lines.append(
+            f"| {f.candidate} | {f.lr:.2g} | {_mean(f.scores, digits)} | {difference} | {p} "
+            f"| {bound}{f.width:.0f}× |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def leaders_table(screening: Screening, tasks: Sequence[str]) -> str:
+    """The scores of a few rules, a column for each task."""
+    scores = {task: {f.candidate: f.scores for f in conclude(screening, task)} for task in tasks}
+    rules = list(dict.fromkeys(rule for found in scores.values() for rule in found))
+    shared = [rule for rule in rules if all(rule in found for found in scores.values())]
+    lines = [f"| rule | {' | '.join(tasks)} |", "|---|" + "---:|" * len(tasks)]
+    for rule in shared:
+        cells = [_mean(scores[t][rule], UNITS[metric(screening, t)][1]) for t in tasks]
+        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def exponents_table(gains: Sequence[Gain], screening: Screening) -> str:
+    """What each exponent gains over p = inf, with the interval; what is certain in bold."""
+    columns = [name for name in EXPONENTS if any(gain.candidate == name for gain in gains)]
+    heads = [name.removeprefix("Muon, ") for name in columns]
+    lines = [f"| task | {' | '.join(heads)} |", "|---|" + "---:|" * len(columns)]
+    for task in dict.fromkeys(gain.task for gain in gains):
+        own = {gain.candidate: gain for gain in gains if gain.task == task}
+        digits = UNITS[metric(screening, task)][1]
+        cells = [_gain(own[name], digits) if name in own else "" for name in columns]
+        lines.append(f"| {task} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _gain(gain: Gain, digits: int) -> str:
+    found = gain.paired
+    if found.difference is None or found.low is None or found.high is None:
+        return "?"
+    bounds = f"{_signed(found.low, digits)} to {_signed(found.high, digits)}"
+    mark = "**" if gain.certain else ""
+    return f"{mark}{_signed(found.difference, digits)}{mark} ({bounds})"
+
+
+def _mean(scores: stats.Summary, digits: int) -> str:
+    if scores.mean is None:
+        return "diverged"
+    half = "" if scores.high is None else f" ± {scores.high - scores.mean:.{digits}f}"
+    return f"{scores.mean:.{digits}f}{half}"
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def as_csv(screening: Screening, tasks: Iterable[str]) -> str:
+    """Every number of the tables of single tasks."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    heads = "task,rule,metric,lr,n,mean,sd,low,high,difference,difference_low,difference_high"
+    writer.writerow([*heads.split(","), "p", "p_holm", "good_rates_span", "span_is_lower_bound"])
+    for task in tasks:
+        for f in conclude(screening, task):
+            s, v = f.scores, f.versus
+            numbers = (s.mean, s.sd, s.low, s.high, v.difference, v.low, v.high, v.p, f.p_holm)
+            first = task, f.candidate, metric(screening, task), f"{f.lr:g}", s.n
+            writer.writerow(
+                [*first, *map(_number, numbers), f"{f.width:g}", str(f.at_least).lower()]
+            )
+    return text.getvalue()
+
+
+def exponents_csv(gains: Iterable[Gain]) -> str:
+    """Every number of the table of exponents."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["task", "rule", "against", "n", "gain", "low", "high", "p", "p_holm"])
+    for gain in gains:
+        found = gain.paired
+        numbers = (found.difference, found.low, found.high, found.p, gain.p_holm)
+        writer.writerow([gain.task, gain.candidate, INFINITE, found.n, *map(_number, numbers)])
+    return text.getvalue()
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
