@@ -86,13 +86,15 @@ def trial_rows(task: str, found: SweepResult) -> Iterable[tuple[Any, ...]]:
 
 
 def epoch_rows(task: str, result: ComparisonResult) -> Iterable[tuple[Any, ...]]:
-    """Every epoch of every run on fresh seeds; of a run that diverged, those before."""
+    """Every epoch of every run on fresh seeds; of a run that diverged, those before and an end."""
     for run in result.analysis.runs:
         ended = run.result
         cost = (None, None) if ended is None else (ended.state_bytes, ended.parameters)
         for row in run.history:
             scores = (row.test_top1, row.test_nll, row.seconds, row.optimizer_seconds)
             yield task, run.label, run.seed, run.state, row.epoch, row.step, *scores, *cost
+        if run.state == "diverged":
+            yield task, run.label, run.seed, run.state, *(None,) * 6, *cost
 
 
 def keep(path: Path, columns: Sequence[str], task: str, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -8,7 +8,6 @@ same rows give the same files. What the rows say is found by screening_results.p
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from matplotlib.axes import Axes
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
+import pages  # noqa: E402
 from screening import RESULTS, TASKS, Screening, read_screening  # noqa: E402
 from screening_results import (  # noqa: E402
     REFERENCE,
@@ -40,7 +40,6 @@ from lpsgd.lab.report import style, widths  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
 PAGE = ROOT / "docs/rules.md"
-BEGIN, END = "<!-- {}: python scripts/draw_screening.py -->\n", "<!-- end of {} -->"
 WHOLE = ("convnet", "gpt")  # the tasks with all candidates; the others have the leaders
 
 
@@ -146,15 +145,6 @@ def _gains(axes: Axes, gains: Sequence[Gain], label: str) -> None:
     axes.set(xlabel=label)
 
 
-def fill(page: str, name: str, content: str) -> str:
-    """The page with what stands between the marks of ``name`` replaced."""
-    begin, end = BEGIN.format(name), END.format(name)
-    pattern = re.escape(begin) + ".*?" + re.escape(end)
-    if not re.search(pattern, page, flags=re.DOTALL):
-        raise SystemExit(f"{PAGE} has no marks for {name}")
-    return re.sub(pattern, lambda _: begin + content + end, page, flags=re.DOTALL)
-
-
 def tables(screening: Screening, tasks: Sequence[str]) -> dict[str, str]:
     """What stands between the marks of the page."""
     found = {
@@ -176,10 +166,7 @@ def main() -> None:
     gains = exponent_gains(screening, tasks)
     write_text(RESULTS.with_name("summary.csv"), as_csv(screening, tasks))
     write_text(RESULTS.with_name("exponents.csv"), exponents_csv(gains))
-    page = PAGE.read_text(encoding="utf-8")
-    for name, content in tables(screening, tasks).items():
-        page = fill(page, name, content)
-    write_text(PAGE, page)
+    write_text(PAGE, pages.fill_file(PAGE, tables(screening, tasks), Path(__file__).name))
     whole = [task for task in tasks if task in WHOLE]
     draw_scores(screening, whole, RESULTS.with_name("scores"))
     draw_rates(screening, whole, RESULTS.with_name("rates"))

@@ -6,8 +6,6 @@ candidates has all of its fresh seeds; `scripts/draw_screening.py` writes tables
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
+import pages  # noqa: E402
 from screening import SEEDS, Row, Screening  # noqa: E402
 
 from lpsgd.lab.analysis import stats  # noqa: E402
@@ -170,21 +169,21 @@ def good_width(trials: Sequence[Row], name: str) -> tuple[float, bool]:
 def table(found: Sequence[Found], name: str) -> str:
     """One task in Markdown, the best first."""
     unit, digits = UNITS[name]
-    lines = [
-        f"| rule | lr | {unit} | against {REFERENCE} | p (Holm) | good rates span |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    head = ["rule", "lr", unit, f"against {REFERENCE}", "p (Holm)", "good rates span"]
+    body = []
     for f in found:
-        difference, p = "", ""
-        if f.candidate != REFERENCE and f.versus.difference is not None:
-            difference = _signed(f.versus.difference, digits)
-            p = "" if f.p_holm is None else _p(f.p_holm)
-        bound = "≥ " if f.at_least else ""
-        lines.append(
-            f"| {f.candidate} | {f.lr:.2g} | {_mean(f.scores, digits)} | {difference} | {p} "
-            f"| {bound}{f.width:.0f}× |"
+        difference = f.versus.difference if f.candidate != REFERENCE else None
+        body.append(
+            [
+                f.candidate,
+                f"{f.lr:.2g}",
+                pages.mean_text(f.scores, digits),
+                "" if difference is None else pages.signed(difference, digits),
+                pages.p_text(f.p_holm),
+                f"{'≥ ' if f.at_least else ''}{f.width:.0f}×",
+            ]
         )
-    return "\n".join(lines) + "\n"
+    return pages.table(head, body)
 
 
 def leaders_table(screening: Screening, tasks: Sequence[str]) -> str:
@@ -192,78 +191,50 @@ def leaders_table(screening: Screening, tasks: Sequence[str]) -> str:
     scores = {task: {f.candidate: f.scores for f in conclude(screening, task)} for task in tasks}
     rules = list(dict.fromkeys(rule for found in scores.values() for rule in found))
     shared = [rule for rule in rules if all(rule in found for found in scores.values())]
-    lines = [f"| rule | {' | '.join(tasks)} |", "|---|" + "---:|" * len(tasks)]
-    for rule in shared:
-        cells = [_mean(scores[t][rule], UNITS[metric(screening, t)][1]) for t in tasks]
-        lines.append(f"| {rule} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    digits = {task: UNITS[metric(screening, task)][1] for task in tasks}
+    body = [[r, *[pages.mean_text(scores[t][r], digits[t]) for t in tasks]] for r in shared]
+    return pages.table(["rule", *tasks], body)
 
 
 def exponents_table(gains: Sequence[Gain], screening: Screening) -> str:
     """What each exponent gains over p = inf, with the interval; what is certain in bold."""
     columns = [name for name in EXPONENTS if any(gain.candidate == name for gain in gains)]
-    heads = [name.removeprefix("Muon, ") for name in columns]
-    lines = [f"| task | {' | '.join(heads)} |", "|---|" + "---:|" * len(columns)]
+    body = []
     for task in dict.fromkeys(gain.task for gain in gains):
         own = {gain.candidate: gain for gain in gains if gain.task == task}
         digits = UNITS[metric(screening, task)][1]
-        cells = [_gain(own[name], digits) if name in own else "" for name in columns]
-        lines.append(f"| {task} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        body.append([task, *[_gain(own.get(name), digits) for name in columns]])
+    return pages.table(["task", *[name.removeprefix("Muon, ") for name in columns]], body)
 
 
-def _gain(gain: Gain, digits: int) -> str:
+def _gain(gain: Gain | None, digits: int) -> str:
+    if gain is None:
+        return ""
     found = gain.paired
-    if found.difference is None or found.low is None or found.high is None:
-        return "?"
-    bounds = f"{_signed(found.low, digits)} to {_signed(found.high, digits)}"
-    mark = "**" if gain.certain else ""
-    return f"{mark}{_signed(found.difference, digits)}{mark} ({bounds})"
-
-
-def _mean(scores: stats.Summary, digits: int) -> str:
-    if scores.mean is None:
-        return "diverged"
-    half = "" if scores.high is None else f" ± {scores.high - scores.mean:.{digits}f}"
-    return f"{scores.mean:.{digits}f}{half}"
-
-
-def _signed(value: float, digits: int) -> str:
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    text = pages.interval(found.difference, found.low, found.high, digits)
+    return f"**{text}**" if gain.certain else text
 
 
 def as_csv(screening: Screening, tasks: Iterable[str]) -> str:
     """Every number of the tables of single tasks."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     heads = "task,rule,metric,lr,n,mean,sd,low,high,difference,difference_low,difference_high"
-    writer.writerow([*heads.split(","), "p", "p_holm", "good_rates_span", "span_is_lower_bound"])
+    body = []
     for task in tasks:
         for f in conclude(screening, task):
             s, v = f.scores, f.versus
             numbers = (s.mean, s.sd, s.low, s.high, v.difference, v.low, v.high, v.p, f.p_holm)
-            first = task, f.candidate, metric(screening, task), f"{f.lr:g}", s.n
-            writer.writerow(
-                [*first, *map(_number, numbers), f"{f.width:g}", str(f.at_least).lower()]
-            )
-    return text.getvalue()
+            first = (task, f.candidate, metric(screening, task), f.lr, s.n)
+            body.append([*first, *numbers, f.width, str(f.at_least).lower()])
+    last = ("p", "p_holm", "good_rates_span", "span_is_lower_bound")
+    return pages.csv_text([*heads.split(","), *last], body)
 
 
 def exponents_csv(gains: Iterable[Gain]) -> str:
     """Every number of the table of exponents."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["task", "rule", "against", "n", "gain", "low", "high", "p", "p_holm"])
+    head = ("task", "rule", "against", "n", "gain", "low", "high", "p", "p_holm")
+    body = []
     for gain in gains:
-        found = gain.paired
-        numbers = (found.difference, found.low, found.high, found.p, gain.p_holm)
-        writer.writerow([gain.task, gain.candidate, INFINITE, found.n, *map(_number, numbers)])
-    return text.getvalue()
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
+        v = gain.paired
+        first = (gain.task, gain.candidate, INFINITE, v.n)
+        body.append([*first, v.difference, v.low, v.high, v.p, gain.p_holm])
+    return pages.csv_text(head, body)

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import pages  # noqa: E402
+
+from lpsgd.lab.store.disk.files import write_text  # noqa: E402
+
 PEER, OURS = "torch SGD fused", "LPSGDM fused"
 NAMES = {
     "copy": "copy (lower bound by memory bandwidth)",
@@ -39,11 +44,6 @@ IN_README = (
     "LPSGDM naive foreach",
 )
 Rows = list[dict[str, Any]]
-
-
-def table(head: list[str], body: list[list[str]]) -> str:
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, rule, *body])
 
 
 def number(value: float) -> str:
@@ -71,7 +71,7 @@ def page_table(rows: Rows) -> str:
         ]
         for name, own in found.items()
     ]
-    return table(head, body)
+    return pages.table(head, body)
 
 
 def readme_table(rows: Rows) -> str:
@@ -83,7 +83,7 @@ def readme_table(rows: Rows) -> str:
         memory = f"{temporary:.0f} bytes a parameter" if temporary >= 0.5 else "none"
         ratios = [number(found[name][label]["ratio"]) for label in labels]
         body.append([NAMES.get(name, name), *ratios, memory])
-    return table(["", *labels, "temporary memory"], body)
+    return pages.table(["", *labels, "temporary memory"], body)
 
 
 def scaling_table(rows: Rows) -> str:
@@ -98,22 +98,12 @@ def scaling_table(rows: Rows) -> str:
         + [number(own[OURS] / own[other]) for other in (PEER, "torch AdamW fused")]
         for size, own in sizes.items()
     ]
-    return table(["parameters", *names, "LPSGDM / SGD", "LPSGDM / AdamW"], body)
+    return pages.table(["parameters", *names, "LPSGDM / SGD", "LPSGDM / AdamW"], body)
 
 
 def targets_table(targets: list[list[Any]]) -> str:
     body = [[what, number(reached), f"{bound:g}"] for what, reached, bound in targets]
-    return table(["", "measured", "target"], body)
-
-
-def write(path: Path, name: str, text: str) -> None:
-    """Replace what stands between the marks of ``name``."""
-    begin, end = f"<!-- {name}: python scripts/speed_tables.py -->\n", f"<!-- end of {name} -->"
-    page = path.read_text(encoding="utf-8")
-    found = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-    if len(found.findall(page)) != 1:
-        raise SystemExit(f"{path} has no place marked for {name}")
-    path.write_text(found.sub(lambda _: f"{begin}{text}{end}", page), encoding="utf-8")
+    return pages.table(["", "measured", "target"], body)
 
 
 def main() -> None:
@@ -127,11 +117,15 @@ def main() -> None:
         text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     run = json.loads(text)
     machine = ", ".join(f"{key}: {value}" for key, value in run["about"].items() if key != "load")
-    page = ROOT / "docs" / "speed.md"
-    write(page, "step", f"Measured with {machine}.\n\n{page_table(run['rows'])}")
-    write(page, "scaling", scaling_table(run["rows"]))
-    write(page, "targets", targets_table(run["targets"]))
-    write(ROOT / "README.md", "step", readme_table(run["rows"]))
+    page, readme = ROOT / "docs" / "speed.md", ROOT / "README.md"
+    tables = {
+        "step": f"Measured with {machine}.\n\n{page_table(run['rows'])}",
+        "scaling": scaling_table(run["rows"]),
+        "targets": targets_table(run["targets"]),
+    }
+    write_text(page, pages.fill_file(page, tables, Path(__file__).name))
+    small = {"step": readme_table(run["rows"])}
+    write_text(readme, pages.fill_file(readme, small, Path(__file__).name))
 
 
 if __name__ == "__main__":

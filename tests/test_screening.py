@@ -133,8 +133,8 @@ def test_the_page_and_its_numbers_are_those_of_the_rows(monkeypatch):
     gains = draw.exponent_gains(screening, tasks)
     assert draw.RESULTS.with_name("exponents.csv").read_text() == draw.exponents_csv(gains)
     page = draw.PAGE.read_text(encoding="utf-8")
-    for name, made in draw.tables(screening, tasks).items():
-        assert draw.fill(page, name, made) == page
+    made = draw.tables(screening, tasks)
+    assert draw.pages.fill_file(draw.PAGE, made, "draw_screening.py") == page
 
 
 def test_the_good_region_ends_where_more_than_a_point_is_lost(monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SMALL = """
 trials = 2
-seeds = 2
+seeds = [7, 8]
 [competitors]
 AdamW = { optimizer = "adamw", lr = 1e-3 }
 LPMuon = { optimizer = "lpmuon", lr = 5e-3 }
@@ -49,7 +49,137 @@ def test_everyone_gets_as_many_trials_as_the_plan_says(study: Any) -> None:
         assert {len(each) for each in rates.values()} == {plan["trials"]} == {7}
         for each in rates.values():
             assert [b / a for a, b in itertools.pairwise(each)] == [2.0] * 6
-    assert f"{plan['seeds']} fresh seeds".replace("10", "ten") in text
+    assert plan["seeds"] == list(range(100, 110))
+    assert "ten fresh seeds (100 to 109" in text
+    screening = importlib.import_module("screening")  # where the hypotheses come from
+    assert not {*plan["seeds"]} & {*screening.SEEDS, screening.TUNING_SEED}
+
+
+PLAN = {
+    "trials": 3,
+    "seeds": [1, 2, 3],
+    "competitors": {name: {"lr": 0.1} for name in ("AdamW", "SGDM", "Lion", "Muon", "LPMuon")}
+    | {"LPSGDM": {"lr": 0.1}},
+    "tasks": {"images": {"metric": "top1"}, "text": {"metric": "nll"}},
+}
+
+
+@pytest.fixture
+def results(study: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("study_results")
+
+
+def made_up(study: Any, folder: Path, scores: Any, diverged: Any = ()) -> None:
+    """Files as the study's command writes them: two epochs, the first five points worse."""
+    for task, own in scores.items():
+        images = task == "images"
+        trials = [
+            (task, label, 0.1 * 2**k, "complete", *((s, 1) if images else (1, s)))
+            for label in own
+            for k, s in enumerate([60.0, 70.0, 69.5] if images else [5.0, 4.0, 4.5])
+        ]
+        epochs: list[tuple[Any, ...]] = []
+        for label, values in own.items():
+            for seed, value in zip(PLAN["seeds"], values, strict=True):
+                first = value - 5 if images else value + 5
+                state = "diverged" if (task, label, seed) in diverged else "complete"
+                for epoch, score in enumerate([first, value], 1):
+                    both = (score, 1) if images else (1, score)
+                    row = (task, label, seed, state, epoch, 50 * epoch, *both, 2.0, 0.5, 800, 100)
+                    epochs.append(row)
+                if state == "diverged":
+                    epochs.append((task, label, seed, state, *[None] * 6, None, None))
+        study.keep(folder / "trials.csv", study.TRIALS, task, trials)
+        study.keep(folder / "epochs.csv", study.EPOCHS, task, epochs)
+
+
+IMAGES = {
+    "AdamW": [60, 61, 62],
+    "SGDM": [59, 60, 61.5],
+    "Lion": [55, 56, 56.5],
+    "Muon": [66, 67, 68.4],
+    "LPMuon": [66, 67.1, 68.6],
+    "LPSGDM": [50, 51, 52.4],
+}
+TEXT = {label: [10 - v / 10 for v in values] for label, values in IMAGES.items()}
+
+
+def test_the_tests_of_the_plan_by_hand(study: Any, results: Any, tmp_path: Path) -> None:
+    made_up(study, tmp_path, {"images": IMAGES, "text": TEXT})
+    found = results.read_study(tmp_path, PLAN)
+    assert found.finished() == ["images", "text"]
+    tests = results.hypotheses(found, found.finished())
+    assert [test.hypothesis for test in tests] == [1] * 6 + [2] * 2 + [3] * 2
+    first = tests[0]  # LPMuon - SGDM: 7, 7.1, 7.1
+    assert (first.task, first.second) == ("images", "SGDM")
+    mean, sd = 7.0667, 0.057735
+    assert first.paired.difference == pytest.approx(mean, abs=1e-4)
+    assert first.paired.t == pytest.approx(mean / (sd / 3**0.5), rel=1e-3)
+    # on text a lower score is better, and all is ten times smaller
+    assert tests[3].task == "text"
+    assert tests[3].paired.difference == pytest.approx(mean / 10, abs=1e-4)
+    # nine tests have p values: the smallest counts nine times
+    corrected = [test for test in tests if test.margin is None]
+    smallest = min(corrected, key=lambda test: test.paired.p)
+    assert len(corrected) == 9
+    assert smallest.p_holm == pytest.approx(9 * smallest.paired.p)
+    # LPMuon - Muon on images: 0, 0.1, 0.2; t at 90 % and two degrees of freedom is 2.920
+    equal = next(test for test in tests if test.margin is not None)
+    assert equal.low_90 == pytest.approx(0.1 - 2.920 * 0.1 / 3**0.5, abs=1e-4)
+    assert equal.holds
+    assert all(test.holds for test in tests if test.hypothesis == 3)
+
+
+def test_a_table_of_a_task_by_hand(study: Any, results: Any, tmp_path: Path) -> None:
+    made_up(study, tmp_path, {"images": IMAGES, "text": TEXT})
+    found = results.read_study(tmp_path, PLAN)
+    best, *_, last = results.standings(found, "images")
+    assert (best.label, last.label) == ("LPMuon", "LPSGDM")
+    assert best.lr == pytest.approx(0.2)
+    assert not best.at_edge
+    assert best.width == pytest.approx(2)  # of 60, 70, 69.5 the last two
+    assert best.milliseconds == pytest.approx(1e3 * 4.0 / 100)
+    assert best.share == pytest.approx(0.25)
+    assert best.state_bytes == pytest.approx(8)
+    # AdamW ends at 61: of LPMuon's first epochs, 61, 62.1 and 63.6, all are there
+    assert (best.reached, best.steps_to, best.seconds_to) == (3, 50, 2.0)
+    assert (last.reached, last.steps_to) == (0, None)
+    text = results.standings(found, "text")
+    assert text[0].label == "LPMuon"
+    assert text[0].width == pytest.approx(1)  # one per cent of 4.0 is less than 0.5
+
+
+def test_what_diverged_is_the_worst_and_what_is_missing_leaves_the_task_out(
+    study: Any, results: Any, tmp_path: Path
+) -> None:
+    made_up(study, tmp_path, {"images": IMAGES}, diverged={("images", "Muon", 2)})
+    found = results.read_study(tmp_path, PLAN)
+    assert found.finished() == ["images"]  # nothing of the text was run
+    assert found.final_scores("images")["Muon"] == {1: 66, 2: 50, 3: 68.4}
+    (muon,) = (s for s in results.standings(found, "images") if s.label == "Muon")
+    assert muon.diverged == 1
+    rows = (tmp_path / "epochs.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "epochs.csv").write_text("".join(r for r in rows if ",LPSGDM,3," not in r))
+    assert results.read_study(tmp_path, PLAN).finished() == []
+
+
+def test_the_page_is_what_the_runs_say(results: Any) -> None:
+    """Page and CSV files are what the script makes of the runs, byte for byte."""
+    draw = importlib.import_module("draw_study")
+    found = results.read_study()
+    tasks = found.finished()
+    if tasks:
+        text = (draw.RESULTS / "summary.csv").read_text(encoding="utf-8")
+        assert text == draw.standings_csv(found, tasks)
+        tests = draw.hypotheses(found, tasks)
+        text = (draw.RESULTS / "hypotheses.csv").read_text(encoding="utf-8")
+        assert text == draw.hypotheses_csv(tests)
+        page = draw.PAGE.read_text(encoding="utf-8")
+        made = draw.pages.fill_file(draw.PAGE, draw.contents(found, tasks), "draw_study.py")
+        assert page == made
+    else:
+        assert "Not run yet." in draw.PAGE.read_text(encoding="utf-8")
 
 
 def test_search_then_fresh_seeds(study: Any, tmp_path: Path) -> None:
@@ -67,5 +197,5 @@ def test_search_then_fresh_seeds(study: Any, tmp_path: Path) -> None:
     assert {row["lr"] for row in trials if row["task"] == "longer"} == {
         *("0.0005", "0.001", "0.0025", "0.005")
     }
-    assert {row["seed"] for row in epochs} == {"0", "1"}
+    assert {row["seed"] for row in epochs} == {"7", "8"}
     assert all(float(row["test_top1"]) >= 0 for row in epochs)

@@ -1,0 +1,200 @@
+"""Write what the study found: docs/study.md, the README's figure and sentences, CSV files.
+
+python scripts/draw_study.py
+
+Reads docs/results/study/trials.csv and epochs.csv, which benchmarks/study.py writes, and nothing
+else: the same rows give the same files. What they say is found by study_results.py beside this.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
+
+import pages  # noqa: E402
+from study import RESULTS  # noqa: E402
+from study_results import (  # noqa: E402
+    REFERENCE,
+    UNITS,
+    Standing,
+    Study,
+    Test,
+    hypotheses,
+    read_study,
+    standings,
+)
+
+from lpsgd.lab.report import style, widths  # noqa: E402
+from lpsgd.lab.store.disk.files import write_text  # noqa: E402
+
+PAGE = ROOT / "docs/study.md"
+FIRST = ("convnet", "gpt")  # what the README shows: photographs and text
+NAMES = {"LPSGDM": "LPSGDM (the paper's)", "LPSGDM-rms": 'LPSGDM, normalize="rms"'}
+NAMES["LPSGDM-constant"] = "LPSGDM, p = 6 throughout"
+
+
+def task_table(study: Study, task: str) -> str:
+    """All competitors of a task, the best first."""
+    unit, digits = UNITS[study.metric(task)]
+    head = [
+        "competitor",
+        "lr",
+        unit,
+        f"better than {REFERENCE} by",
+        "ms a step",
+        "in the optimizer",
+    ]
+    head += ["bytes a parameter", f"steps to {REFERENCE}'s end", "seconds", "good rates span"]
+    return pages.table(head, [_row(s, digits) for s in standings(study, task)])
+
+
+def _row(s: Standing, digits: int) -> list[str]:
+    v = s.versus
+    there = (
+        [f"{s.steps_to:.0f}", f"{s.seconds_to:.0f}"] if s.steps_to and s.seconds_to else ["–"] * 2
+    )
+    return [
+        NAMES.get(s.label, s.label) + (f" ({s.diverged} diverged)" if s.diverged else ""),
+        f"{s.lr:.2g}{' (edge)' if s.at_edge else ''}",
+        pages.mean_text(s.scores, digits),
+        "" if s.label == REFERENCE else pages.interval(v.difference, v.low, v.high, digits),
+        f"{s.milliseconds:.0f}",
+        f"{100 * s.share:.0f} %",
+        f"{s.state_bytes:.1f}",
+        *there,
+        f"{s.width:.0f}×",
+    ]
+
+
+def hypotheses_table(study: Study, tests: Sequence[Test]) -> str:
+    """Every test of the plan, and whether the hypothesis holds there."""
+    head = ["hypothesis", "task", "difference (95 % interval)", "p (Holm)", "holds"]
+    body = []
+    for test in tests:
+        digits = UNITS[study.metric(test.task)][1]
+        claim = f"{test.hypothesis}: {test.first} {_verb(test)} {test.second}"
+        difference = pages.interval(
+            test.paired.difference, test.paired.low, test.paired.high, digits
+        )
+        decided = pages.p_text(test.p_holm)
+        if test.margin is not None and test.low_90 is not None:
+            decided = f"90 % above {pages.signed(test.low_90, digits)}"
+        body.append([claim, test.task, difference, decided, "yes" if test.holds else "**no**"])
+    return pages.table(head, body)
+
+
+def _verb(test: Test) -> str:
+    if test.hypothesis == 3:
+        return "does not beat"
+    return "beats" if test.margin is None else "is not worse than"
+
+
+def verdicts(tests: Sequence[Test]) -> str:
+    """How many of its tests each hypothesis passed."""
+    texts = {
+        1: "LPMuon beats tuned SGDM, AdamW and Lion on each task",
+        2: "LPMuon beats plain Muon on the GPT, and is not worse by more than 0.5 points on images",
+        3: "LPSGDM as printed does not beat AdamW on any task",
+    }
+    lines = []
+    for number, text in texts.items():
+        own = [test for test in tests if test.hypothesis == number]
+        held = sum(test.holds for test in own)
+        word = "holds" if held == len(own) else "does not hold"
+        lines.append(f"{number}. {text}: **{word}** ({held} of {len(own)} tests).\n")
+    return "".join(lines)
+
+
+def standings_csv(study: Study, tasks: Sequence[str]) -> str:
+    """Every number of the tables of tasks."""
+    head = "task,metric,competitor,lr,lr_at_edge,n,diverged,mean,sd,low,high,better_than_adamw,"
+    head += "better_low,better_high,p,milliseconds_a_step,optimizer_share,state_bytes_a_parameter,"
+    head += "seeds_reaching_adamw,steps_to_adamw,seconds_to_adamw,good_rates_span"
+    body = []
+    for task in tasks:
+        for s in standings(study, task):
+            m, v = s.scores, s.versus
+            first = (task, study.metric(task), s.label, s.lr, str(s.at_edge).lower(), m.n)
+            score = (s.diverged, m.mean, m.sd, m.low, m.high, v.difference, v.low, v.high, v.p)
+            cost = (s.milliseconds, s.share, s.state_bytes, s.reached, s.steps_to, s.seconds_to)
+            body.append([*first, *score, *cost, s.width])
+    return pages.csv_text(head.split(","), body)
+
+
+def hypotheses_csv(tests: Sequence[Test]) -> str:
+    """Every number of the table of hypotheses."""
+    head = "hypothesis,task,first,second,n,better_by,low,high,p,p_holm,margin,low_90,holds"
+    body = []
+    for t in tests:
+        v = t.paired
+        first = (t.hypothesis, t.task, t.first, t.second, v.n, v.difference, v.low, v.high, v.p)
+        body.append([*first, t.p_holm, t.margin, t.low_90, str(t.holds).lower()])
+    return pages.csv_text(head.split(","), body)
+
+
+def draw_scores(study: Study, tasks: Sequence[str], stem: Path) -> None:
+    """Mean scores with their intervals, a panel for each task, two beside each other."""
+    rows = -(-len(tasks) // 2)
+    with style.canvas(widths.TEXT, 2.3 * rows) as figure:
+        panels = figure.subplots(rows, 2, squeeze=False).flatten()
+        for axes, task in zip(panels, tasks, strict=False):
+            _scores(axes, standings(study, task), UNITS[study.metric(task)][0], task)
+        for axes in panels[len(tasks) :]:
+            axes.set_axis_off()
+        style.save_figure(figure, stem)
+
+
+def _scores(axes: Axes, found: Sequence[Standing], unit: str, task: str) -> None:
+    for place, s in enumerate(found):
+        m = s.scores
+        if m.mean is None or m.low is None or m.high is None:
+            continue
+        colour = _colour(s.label)
+        if s.label == REFERENCE:
+            axes.axvline(m.mean, color=style.MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
+        axes.plot([m.low, m.high], [place, place], color=colour, linewidth=2.5)
+        axes.plot([m.mean], [place], "o", color=colour, markersize=4)
+    axes.set_yticks(range(len(found)), [NAMES.get(s.label, s.label) for s in found])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set(xlabel=unit, title=task)
+
+
+def _colour(label: str) -> str:
+    """LPMuon, the rules on coordinates, and everything else."""
+    if label == "LPMuon":
+        return style.BLUE
+    return style.VERMILION if label.startswith("LPSGDM") else style.MUTED
+
+
+def contents(study: Study, tasks: Sequence[str]) -> dict[str, str]:
+    """What stands between the marks of the page."""
+    tests = hypotheses(study, tasks)
+    found = {task: task_table(study, task) for task in tasks}
+    return {**found, "verdicts": verdicts(tests), "hypotheses": hypotheses_table(study, tests)}
+
+
+def main() -> None:
+    """Write page, figures and CSV files."""
+    study = read_study()
+    tasks = study.finished()
+    if missing := [task for task in study.plan["tasks"] if task not in tasks]:
+        print(f"left out, because runs are missing: {', '.join(missing)}")
+    if not tasks:
+        return
+    write_text(RESULTS / "summary.csv", standings_csv(study, tasks))
+    write_text(RESULTS / "hypotheses.csv", hypotheses_csv(hypotheses(study, tasks)))
+    write_text(PAGE, pages.fill_file(PAGE, contents(study, tasks), Path(__file__).name))
+    draw_scores(study, tasks, RESULTS / "scores")
+    if set(FIRST) <= set(tasks):
+        draw_scores(study, FIRST, RESULTS / "first")
+
+
+if __name__ == "__main__":
+    main()
