@@ -32,8 +32,8 @@ def fill_file(path: Path, contents: dict[str, str], script: str) -> str:
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     """Markdown, the first column to the left."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, rule, *body])
+    lines = [f"| {' | '.join(cells)} |\n" for cells in [head, *body]]
+    return "".join([lines[0], "|---|" + "---:|" * (len(head) - 1) + "\n", *lines[1:]])
 
 
 def csv_text(head: Sequence[str], body: Iterable[Sequence[Any]]) -> str:

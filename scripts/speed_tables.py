@@ -80,7 +80,9 @@ def readme_table(rows: Rows) -> str:
     body = []
     for name in (name for name in IN_README if name in found):
         temporary = found[name][labels[0]]["temporary"]
-        memory = f"{temporary:.0f} bytes a parameter" if temporary >= 0.5 else "none"
+        memory = f"{temporary:.0f} bytes a parameter"
+        if temporary < 0.5:  # parts of a few megabytes, however large the model
+            memory = "none" if temporary < 0.01 else "a few megabytes in all"
         ratios = [number(found[name][label]["ratio"]) for label in labels]
         body.append([NAMES.get(name, name), *ratios, memory])
     return pages.table(["", *labels, "temporary memory"], body)

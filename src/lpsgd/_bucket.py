@@ -193,10 +193,16 @@ def _add_into_half(params: list[Tensor], t: list[Tensor], keep: float | Tensor) 
         param.copy_(update)
 
 
+# What `parts_in_cache` steps at a time. Each operation on a part begins and ends together on all
+# threads, which costs microseconds; its temporary is two megabytes. (Measured on two threads and
+# ResNet-18, as a ratio to torch's SGD with foreach: 3.9 with 2^16, 3.0 with 2^19, 2.9 with 2^20.)
+_PART = 1 << 19
+
+
 def parts_in_cache(
     params: list[Tensor], grads: list[Tensor], buffers: list[Tensor] | None
 ) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor] | None]]:
-    """The lists in parts of about a block, for a rule that treats each element by itself.
+    """The lists in parts of `_PART` elements, for a rule that treats each element by itself.
 
     On a CPU the temporary of a part stays in the cache through all operations on it, and its memory
     is used again by the next part; a large one is given back to the system and zeroed anew at each
@@ -210,7 +216,7 @@ def parts_in_cache(
     roles = (params, grads) if buffers is None else (params, grads, buffers)
     for tensors in zip(*roles, strict=True):
         for piece in _pieces(tensors):
-            if part and elements + piece[0].numel() > _BLOCK:
+            if part and elements + piece[0].numel() > _PART:
                 yield _as_lists(part)
                 part, elements = [], 0
             part.append(piece)
@@ -219,13 +225,13 @@ def parts_in_cache(
 
 
 def _pieces(tensors: tuple[Tensor, ...]) -> Iterable[tuple[Tensor, ...]]:
-    """Blocks of tensors that lie alike in memory; others whole."""
+    """Parts of tensors that lie alike in memory; others whole."""
     first = tensors[0]
     alike = all(tensor.stride() == first.stride() for tensor in tensors)
-    if first.numel() <= _BLOCK or not alike or not is_dense(first):
+    if first.numel() <= _PART or not alike or not is_dense(first):
         return [tensors]
     flat = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
-    return zip(*[torch.split(tensor, _BLOCK) for tensor in flat], strict=True)
+    return zip(*[torch.split(tensor, _PART) for tensor in flat], strict=True)
 
 
 def _as_lists(
