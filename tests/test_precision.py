@@ -214,8 +214,8 @@ def test_foreach_holds_one_temporary(
     optimizer = cls(params, p=5.0, weight_decay=0.1, normalize=normalize, foreach=True)
     peak = peak_temporary_bytes(optimizer, params)
     if normalize is None:  # part by part, in the cache
-        size = 4 * (1 << 16) * max(4, dtype.itemsize)
-        assert size // 4 <= peak <= size, f"{peak} bytes"
+        part = (1 << 19) * max(4, dtype.itemsize)
+        assert part // 2 <= peak <= 1.5 * part, f"{peak} bytes"
         return
     assert peak <= size + 1_000_000, f"{peak} bytes for parameters of {size}"
     assert peak >= size // 2, "the measurement sees nothing"

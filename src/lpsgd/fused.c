@@ -98,14 +98,15 @@ typedef struct {
     double unit;               /* what the computed power is to be multiplied by */
 } Power;
 
-/* The same power by tables of 32 entries, which AVX-512 looks up in registers: with c the middle of
- * the 32nd of [1, 2) in which m lies, log2 m = log2 c + log2(1 + r), r = m/c - 1, and
- * 2^total = 2^(j/32) 2^g with |g| <= 1/64. What is left is a polynomial of degree 2 each: Taylor's,
- * its linear term corrected for the cubic one that is missing (minimax to the first order). */
-enum { ENTRIES = 32 };
+/* The same power by tables, which AVX-512 looks up in registers. The bits of a are its exponent
+ * E = 16 h + l and its fraction, of which five bits choose a 32nd of [1, 2) with c in its middle:
+ *     a^-rho = 2^(-rho (16 h - 127)) 2^(-rho l) m^-rho,   m = c + d, |d| <= 1/64.
+ * m^-rho is Taylor's polynomial of degree 2 in d, its linear term corrected for the cubic one that is
+ * missing (minimax to the first order): 1e-6 at most. */
+enum { ENTRIES = 32, NIBBLE = 16 };
 typedef struct {
-    ALIGNED float inverse[ENTRIES], log2[ENTRIES], exp2[ENTRIES]; /* 1/c, -rho log2 c, 2^(j/32) in units */
-    float alpha, log_1, log_2, exp_1, exp_2;
+    ALIGNED float value[ENTRIES], slope[ENTRIES], bend[ENTRIES]; /* of the polynomials */
+    ALIGNED float high[NIBBLE], low[NIBBLE]; /* of the exponent; the low one in units */
 } Tables;
 
 static Power power_of(double p)
@@ -124,18 +125,19 @@ static Power power_of(double p)
 static Tables tables_of(double p, double unit)
 {
     Tables tables;
-    double alpha = 1.0 / (p - 1.0), rho = 1.0 - alpha, ln2 = 0.6931471805599453;
-    double r = 1.0 / 65.0, z = ln2 / 64.0; /* the largest |r| and |ln2 g| */
+    double rho = 1.0 - 1.0 / (p - 1.0), most = 0.5 / ENTRIES; /* the largest |d| */
     for (int j = 0; j < ENTRIES; j++) {
-        tables.inverse[j] = (float)(1.0 / (1.0 + (j + 0.5) / ENTRIES));
-        tables.log2[j] = (float)(rho * log2(tables.inverse[j]));
-        tables.exp2[j] = (float)(exp2((double)j / ENTRIES) / unit);
+        double c = 1.0 + (j + 0.5) / ENTRIES, value = pow(c, -rho);
+        double slope = -rho * value / c, bend = -(rho + 1.0) / 2.0 * slope / c;
+        double cubic = -(rho + 2.0) / 3.0 * bend / c;
+        tables.value[j] = (float)value;
+        tables.slope[j] = (float)(slope + 0.75 * most * most * cubic);
+        tables.bend[j] = (float)bend;
     }
-    tables.alpha = (float)alpha;
-    tables.log_1 = (float)(-rho / ln2 * (1.0 + r * r / 4.0));
-    tables.log_2 = (float)(rho / ln2 / 2.0);
-    tables.exp_1 = (float)(ln2 * (1.0 + z * z / 8.0));
-    tables.exp_2 = (float)(ln2 * ln2 / 2.0);
+    for (int j = 0; j < NIBBLE; j++) {
+        tables.high[j] = (float)exp2(-rho * (NIBBLE * j - 127));
+        tables.low[j] = (float)(exp2(-rho * j) / unit);
+    }
     return tables;
 }
 
@@ -539,10 +541,8 @@ CLONES static void dual_piece(const Rule *rule, const Piece *piece, Partial *par
 }
 
 /* ---- The same with AVX-512 ------------------------------------------------------------------
- * The power by tables, in two short loops over a block instead of three, for kind POWER where all
- * is float32. Each function does the whole vectors of a range and returns how many elements those
- * are; the portable loops do the rest. Infinities and NaN need no care: they make the exponent
- * infinite, and the fraction NaN.
+ * The power by tables, in one loop, for kind POWER where all is float32. Each function does the
+ * whole vectors of a range and returns how many elements those are; the portable loops do the rest.
  */
 #ifdef LPSGD_CLONES
 #define AVX512 __attribute__((target("avx512f")))
@@ -552,18 +552,20 @@ enum { WIDTH = 16 };
 typedef __m512 Vector;
 
 typedef struct {
-    Vector inverse[2], log2[2], exp2[2], alpha, log_1, log_2, exp_1, exp_2;
+    Vector value[2], slope[2], bend[2], high, low, middle;
+    __m512i fraction, one;
 } Registers;
 
 INLINE512 Registers registers_of(const Tables *tables)
 {
-    Registers r = {.alpha = FILL(tables->alpha), .log_1 = FILL(tables->log_1),
-                   .log_2 = FILL(tables->log_2), .exp_1 = FILL(tables->exp_1),
-                   .exp_2 = FILL(tables->exp_2)};
+    Registers r = {.high = _mm512_loadu_ps(tables->high), .low = _mm512_loadu_ps(tables->low),
+                   .middle = FILL(1.0f + 0.5f / ENTRIES),
+                   .fraction = _mm512_set1_epi32(0x007fffff / ENTRIES),
+                   .one = _mm512_set1_epi32(0x3f800000)};
     for (int half = 0; half < 2; half++) {
-        r.inverse[half] = _mm512_loadu_ps(tables->inverse + WIDTH * half);
-        r.log2[half] = _mm512_loadu_ps(tables->log2 + WIDTH * half);
-        r.exp2[half] = _mm512_loadu_ps(tables->exp2 + WIDTH * half);
+        r.value[half] = _mm512_loadu_ps(tables->value + WIDTH * half);
+        r.slope[half] = _mm512_loadu_ps(tables->slope + WIDTH * half);
+        r.bend[half] = _mm512_loadu_ps(tables->bend + WIDTH * half);
     }
     return r;
 }
@@ -573,86 +575,68 @@ INLINE512 Vector lookup(const Vector *table, __m512i index) /* by the five low b
     return _mm512_permutex2var_ps(table[0], index, table[1]);
 }
 
-/* The first half of a^-rho: alpha e - rho log2 m, and e, for a = 2^e m with m in [1, 2). */
-INLINE512 void log_512(const Registers *r, Stage *restrict stage, int i, Vector a)
+/* a^-rho in units, for finite a. */
+INLINE512 Vector power_512(const Registers *r, Vector a)
 {
     __m512i bits = _mm512_castps_si512(a), index = _mm512_srli_epi32(bits, 23 - 5);
-    __m512i fraction = _mm512_set1_epi32(0x007fffff), one = _mm512_set1_epi32(0x3f800000);
-    Vector m = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bits, fraction, one, 0xea));
-    Vector e = _mm512_getexp_ps(a);
-    Vector rest = _mm512_fmsub_ps(m, lookup(r->inverse, index), FILL(1.0f));
-    Vector log = _mm512_fmadd_ps(r->log_2, rest, r->log_1);
-    log = _mm512_fmadd_ps(log, rest, lookup(r->log2, index));
-    _mm512_store_ps(stage->g + i, _mm512_fmadd_ps(r->alpha, e, log));
-    _mm512_store_ps((float *)stage->exponent + i, e);
+    Vector low = _mm512_permutexvar_ps(_mm512_srli_epi32(bits, 23), r->low);
+    Vector high = _mm512_permutexvar_ps(_mm512_srli_epi32(bits, 23 + 4), r->high);
+    /* 1 and what of the fraction lies below the five bits */
+    Vector rest = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bits, r->fraction, r->one, 0xea));
+    Vector d = _mm512_sub_ps(rest, r->middle);
+    Vector slope = _mm512_fmadd_ps(lookup(r->bend, index), d, lookup(r->slope, index));
+    Vector value = _mm512_fmadd_ps(slope, d, lookup(r->value, index));
+    return _mm512_mul_ps(value, _mm512_mul_ps(low, high));
 }
 
-/* The second half. */
-INLINE512 Vector exp_512(const Registers *r, const Stage *stage, int i)
+/* u / unit; x - x is zero, and NaN where x is infinite, as in direction(). */
+INLINE512 Vector direction_512(const Registers *r, Vector x, Vector eps)
 {
-    Vector total = _mm512_load_ps(stage->g + i);
-    Vector e = _mm512_load_ps((const float *)stage->exponent + i);
-    Vector round = FILL(ROUND / ENTRIES); /* adding it leaves the nearest 32nd in the low bits */
-    Vector rounded = _mm512_add_ps(total, round), n = _mm512_sub_ps(rounded, round);
-    Vector g = _mm512_sub_ps(total, n);
-    Vector start = lookup(r->exp2, _mm512_castps_si512(rounded));
-    Vector slope = _mm512_fmadd_ps(r->exp_2, g, r->exp_1);
-    Vector value = _mm512_fmadd_ps(_mm512_mul_ps(start, g), slope, start);
-    return _mm512_scalef_ps(value, _mm512_sub_ps(n, e)); /* which rounds n - e down */
+    Vector power = power_512(r, _mm512_add_ps(_mm512_abs_ps(x), eps));
+    return _mm512_fmadd_ps(x, power, _mm512_sub_ps(x, x));
 }
 
-/* x for a block, as prepare() has it, and its power made ready for exp_512; or with `largest` the bits
- * of max|x| instead of the power. */
-INLINE512 const float *prepare_512(const Registers *r, const Rule *rule, const Piece *piece,
-                                   int64_t at, int n, Stage *restrict stage, int32_t *largest)
+/* x: the gradient, or the momentum moved towards the gradient and stored. */
+INLINE512 Vector moved_512(const float *g, float *m, Vector weight)
 {
-    Vector eps = FILL(rule->eps), weight = FILL(rule->weight);
-    const float *g = (const float *)piece->grad + at;
-    float *m = piece->momentum ? (float *)piece->momentum + at : NULL;
-    __m512i most = _mm512_setzero_si512();
-    for (int i = 0; i < n; i += WIDTH) {
-        Vector x = _mm512_loadu_ps(g + i);
-        if (m) {
-            Vector old = _mm512_loadu_ps(m + i);
-            x = _mm512_fmadd_ps(weight, _mm512_sub_ps(x, old), old);
-            _mm512_storeu_ps(m + i, x);
-        }
-        Vector size = _mm512_abs_ps(x);
-        if (largest)
-            most = _mm512_max_epi32(most, _mm512_castps_si512(size));
-        else
-            log_512(r, stage, i, _mm512_add_ps(size, eps));
+    Vector x = _mm512_loadu_ps(g);
+    if (m) {
+        Vector old = _mm512_loadu_ps(m);
+        x = _mm512_fmadd_ps(weight, _mm512_sub_ps(x, old), old);
+        _mm512_storeu_ps(m, x);
     }
-    if (largest)
-        *largest = _mm512_reduce_max_epi32(most);
-    return m ? m : g;
+    return x;
 }
 
-INLINE512 int64_t update_kept_512(const Rule *rule, const Piece *piece, double wide_step, int decays)
+/* The loops are compiled once with and once without momentum, and decay. */
+INLINE512 int64_t update_kept_512(const Rule *rule, const Piece *piece, double wide_step,
+                                  float *m, int decays)
 {
-    Stage stage;
     const Registers r = registers_of(&rule->tables);
+    const Vector eps = FILL(rule->eps), weight = FILL(rule->weight);
     const Vector keep = FILL(rule->keep), step = FILL((float)wide_step);
+    const float *g = (const float *)piece->grad;
+    float *param = (float *)piece->param;
     int64_t whole = piece->n / WIDTH * WIDTH;
-    EACH_BLOCK(whole)
-    {
-        float *param = (float *)piece->param + at;
-        const float *x = prepare_512(&r, rule, piece, at, (int)n, &stage, NULL);
-        for (int i = 0; i < n; i += WIDTH) {
-            Vector u = _mm512_mul_ps(_mm512_loadu_ps(x + i), exp_512(&r, &stage, i));
-            Vector kept = _mm512_loadu_ps(param + i);
-            if (decays)
-                kept = _mm512_mul_ps(keep, kept);
-            _mm512_storeu_ps(param + i, _mm512_fmadd_ps(step, u, kept));
-        }
+    for (int64_t i = 0; i < whole; i += WIDTH) {
+        Vector x = moved_512(g + i, m ? m + i : NULL, weight);
+        Vector u = direction_512(&r, x, eps), kept = _mm512_loadu_ps(param + i);
+        if (decays)
+            kept = _mm512_mul_ps(keep, kept);
+        _mm512_storeu_ps(param + i, _mm512_fmadd_ps(step, u, kept));
     }
     return whole;
 }
 
 AVX512 static int64_t update_512(const Rule *rule, const Piece *piece, double step)
 {
-    return rule->keep == 1.0f ? update_kept_512(rule, piece, step, 0)
-                              : update_kept_512(rule, piece, step, 1);
+    float *m = (float *)piece->momentum;
+    int decays = rule->keep != 1.0f;
+    if (m)
+        return decays ? update_kept_512(rule, piece, step, m, 1)
+                      : update_kept_512(rule, piece, step, m, 0);
+    return decays ? update_kept_512(rule, piece, step, NULL, 1)
+                  : update_kept_512(rule, piece, step, NULL, 0);
 }
 
 /* The two halves of a vector in float64. */
@@ -665,19 +649,17 @@ INLINE512 __m512d high_half(Vector v)
 
 AVX512 static int64_t rms_512(const Rule *rule, const Piece *piece, Partial *partial)
 {
-    Stage stage;
     const Registers r = registers_of(&rule->tables);
+    const Vector eps = FILL(rule->eps), weight = FILL(rule->weight);
+    const float *g = (const float *)piece->grad;
+    float *m = (float *)piece->momentum;
     __m512d low = _mm512_setzero_pd(), high = low;
     int64_t whole = piece->n / WIDTH * WIDTH;
-    EACH_BLOCK(whole)
-    {
-        const float *x = prepare_512(&r, rule, piece, at, (int)n, &stage, NULL);
-        for (int i = 0; i < n; i += WIDTH) {
-            Vector u = _mm512_mul_ps(_mm512_loadu_ps(x + i), exp_512(&r, &stage, i));
-            __m512d a = low_half(u), b = high_half(u);
-            low = _mm512_fmadd_pd(a, a, low);
-            high = _mm512_fmadd_pd(b, b, high);
-        }
+    for (int64_t i = 0; i < whole; i += WIDTH) {
+        Vector u = direction_512(&r, moved_512(g + i, m ? m + i : NULL, weight), eps);
+        __m512d a = low_half(u), b = high_half(u);
+        low = _mm512_fmadd_pd(a, a, low);
+        high = _mm512_fmadd_pd(b, b, high);
     }
     partial->sum += _mm512_reduce_add_pd(_mm512_add_pd(low, high));
     return whole;
@@ -685,23 +667,25 @@ AVX512 static int64_t rms_512(const Rule *rule, const Piece *piece, Partial *par
 
 AVX512 static int64_t dual_512(const Rule *rule, const Piece *piece, Partial *partial)
 {
-    Stage stage;
     const Registers r = registers_of(&rule->tables);
-    const Vector tiny = FILL(TINY);
+    const Vector tiny = FILL(TINY), weight = FILL(rule->weight);
     double q = 2.0 - rule->wide_rho;
     int64_t whole = piece->n / WIDTH * WIDTH;
     EACH_BLOCK(whole)
     {
-        int32_t largest;
-        const float *x = prepare_512(&r, rule, piece, at, (int)n, &stage, &largest);
-        Vector inverse = FILL(grow(partial, largest, q));
-        __m512d low = _mm512_setzero_pd(), high = low;
-        for (int i = 0; i < n; i += WIDTH)
-            log_512(&r, &stage, i,
-                    _mm512_fmadd_ps(_mm512_abs_ps(_mm512_loadu_ps(x + i)), inverse, tiny));
+        const float *g = (const float *)piece->grad + at;
+        float *m = piece->momentum ? (float *)piece->momentum + at : NULL;
+        const float *x = m ? m : g;
+        __m512i largest = _mm512_setzero_si512();
         for (int i = 0; i < n; i += WIDTH) {
-            Vector t = _mm512_mul_ps(_mm512_loadu_ps(x + i), inverse);
-            Vector power = _mm512_mul_ps(t, _mm512_mul_ps(t, exp_512(&r, &stage, i)));
+            Vector size = _mm512_abs_ps(moved_512(g + i, m ? m + i : NULL, weight));
+            largest = _mm512_max_epi32(largest, _mm512_castps_si512(size));
+        }
+        Vector inverse = FILL(grow(partial, _mm512_reduce_max_epi32(largest), q));
+        __m512d low = _mm512_setzero_pd(), high = low;
+        for (int i = 0; i < n; i += WIDTH) {
+            Vector t = _mm512_mul_ps(_mm512_abs_ps(_mm512_loadu_ps(x + i)), inverse);
+            Vector power = _mm512_mul_ps(t, direction_512(&r, t, tiny));
             low = _mm512_add_pd(low, low_half(power));
             high = _mm512_add_pd(high, high_half(power));
         }
