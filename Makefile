@@ -8,7 +8,7 @@ READY_ALL := $(VENV)/.ready-all
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-integrations test-torch study fuzz docs dist lint format clean
+.PHONY: help setup demo test test-all test-integrations test-torch study results fuzz docs dist lint format clean
 
 help:            ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ test-torch:      ## run the library's tests on another torch (TORCH=2.6.0) and w
 
 study: $(READY)  ## run the confirmatory study of docs/study.md: about eight hours of a core, resumable
 	$(BIN)/python benchmarks/study.py
+
+results: $(READY) ## write the pages of results from the runs in docs/results and results; trains nothing
+	$(BIN)/python scripts/draw_screening.py
+	$(BIN)/python scripts/draw_study.py
+	$(BIN)/python scripts/publish_paper.py
 
 MINUTES ?= 10
 fuzz: $(READY)   ## random input and random kills, for MINUTES=60 or as long as you like

@@ -22,7 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "versions.md"
 # the laboratory, other people's libraries, and what is about this checkout rather than about torch
-LEFT_OUT = ["lab", "integrations", "test_docs.py", "test_examples.py", "test_typing.py"]
+LEFT_OUT = ["lab", "test_screening.py", "test_study.py", "test_results.py", "test_notebook.py"]
+LEFT_OUT += ["integrations", "test_docs.py", "test_examples.py", "test_typing.py"]
 TOOLS = ["hypothesis", "pytest", "pytest-xdist", "pytorch_optimizer", "setuptools>=77", "wheel"]
 ROW = re.compile(r"^\| *(\d[^|]*?) *\| *(\d[^|]*?) *\| *(\d+) *\| *(\d+) *\| *(\d+) *\|\n", re.M)
 
@@ -56,6 +57,8 @@ def run_tests(python: Path, workers: str) -> dict[str, int]:
         options = [
             "-m",
             "not slow",
+            "-k",
+            "not lpsgd.lab",  # the examples in its docstrings
             "-n",
             workers,
             "-p",

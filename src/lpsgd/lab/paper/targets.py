@@ -20,6 +20,7 @@ from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.paper.tables import results as result_tables
 from lpsgd.lab.plan import Task
 from lpsgd.lab.report.document import Document, Table
+from lpsgd.lab.store.run_record import load_run
 from lpsgd.lab.training.options import RunOptions
 
 Planner = Callable[[Setup], list[RunGroup]]
@@ -159,6 +160,11 @@ class PlannedTarget:
         """Its runs; none where nothing is trained."""
         return all_tasks(self.groups)
 
+    def missing(self) -> list[Task]:
+        """The runs that have not ended yet."""
+        ended = ("complete", "diverged")
+        return [t for t in self.tasks if load_run(t.folder, t.folder).state not in ended]
+
     def needs(self) -> list[str]:
         """What stands in for the paper's data sets in the runs that --models leaves."""
         used = {group.dataset for group in self.groups}
@@ -185,11 +191,15 @@ def plan_all(setup: Setup) -> list[PlannedTarget]:
 
 def make(plan: PlannedTarget, run_options: RunOptions, choice: ExecutorChoice) -> Document:
     """Execute the runs that are missing, load all of them, and draw."""
-    target, setup = plan.target, plan.setup
     _check_imagenet(plan, run_options)
     if plan.groups:
-        target.execute(plan, run_options, choice)
-    document = target.draw(setup, load_runs(plan.groups))
+        plan.target.execute(plan, run_options, choice)
+    return draw(plan)
+
+
+def draw(plan: PlannedTarget) -> Document:
+    """What the folders of the runs hold, as a document."""
+    document = plan.target.draw(plan.setup, load_runs(plan.groups))
     return document.add(_provenance(plan)) if plan.groups else document
 
 
