@@ -261,8 +261,8 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def memory_of(name: str) -> tuple[float, float]:
-    """Bytes of state and of temporaries for each parameter, found on a list of 16 million."""
-    params = make_params([(1000, 1000)] * 16)
+    """Bytes of state and of temporaries for each parameter, found on a list of 5 million."""
+    params = make_params([(1000, 1000)] * 5)
     count = sum(param.numel() for param in params)
     optimizer = CANDIDATES[name](params)
     step = torch.compile(optimizer.step) if "compiled" in name else optimizer.step
@@ -382,8 +382,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"--device {args.device} cannot be used here: {error}", file=sys.stderr)
         return 2
     if args.device != "cpu":
-        # not for a CPU, where it is the default: what is set sends every question to a tensor through
-        # Python, which costs ours milliseconds and torch's C++ little
+        # not for a CPU, the default: what is set sends every question to a tensor through Python,
+        # which costs ours milliseconds and torch's C++ little
         torch.set_default_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -31,8 +31,8 @@ PLAN = HERE / "study.toml"
 RESULTS = HERE.parent / "docs/results/study"
 TRIALS = ("task", "label", "lr", "state", "val_top1", "val_nll")
 EPOCHS = (
-    *("task", "label", "seed", "state", "epoch", "step", "test_top1", "test_nll", "seconds"),
-    *("optimizer_seconds", "state_bytes", "parameters"),
+    *("task", "label", "lr", "seed", "state", "epoch", "step", "test_top1", "test_nll"),
+    *("seconds", "optimizer_seconds", "state_bytes", "parameters"),
 )
 _NOT_RECIPE = ("metric", "like", "lr_scale")
 
@@ -86,15 +86,18 @@ def trial_rows(task: str, found: SweepResult) -> Iterable[tuple[Any, ...]]:
 
 
 def epoch_rows(task: str, result: ComparisonResult) -> Iterable[tuple[Any, ...]]:
-    """Every epoch of every run on fresh seeds; of a run that diverged, those before and an end."""
+    """Every epoch of the runs that ended; of one that diverged, those before and an end."""
     for run in result.analysis.runs:
         ended = run.result
-        cost = (None, None) if ended is None else (ended.state_bytes, ended.parameters)
+        if ended is None:
+            continue
+        first = (task, run.label, run.settings["lr"], run.seed, run.state)
+        cost = (ended.state_bytes, ended.parameters)
         for row in run.history:
             scores = (row.test_top1, row.test_nll, row.seconds, row.optimizer_seconds)
-            yield task, run.label, run.seed, run.state, row.epoch, row.step, *scores, *cost
+            yield *first, row.epoch, row.step, *scores, *cost
         if run.state == "diverged":
-            yield task, run.label, run.seed, run.state, *(None,) * 6, *cost
+            yield *first, *(None,) * 6, *cost
 
 
 def keep(path: Path, columns: Sequence[str], task: str, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -129,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             keep(asked.results / "trials.csv", TRIALS, task, trial_rows(task, found))
             keep(asked.results / "epochs.csv", EPOCHS, task, epoch_rows(task, result))
             print(f"{task}: {result.verdict}", flush=True)
+            if result.failed:
+                sys.exit(f"{task}: {result.failed}")
     except LabError as error:
         sys.exit(str(error))
 

@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
 import pages  # noqa: E402
+from scores import UNITS  # noqa: E402
 from screening import RESULTS, TASKS, Screening, read_screening  # noqa: E402
 from screening_results import (  # noqa: E402
     REFERENCE,
-    UNITS,
     Found,
     Gain,
     as_csv,
@@ -163,16 +163,17 @@ def main() -> None:
     """Write page, figures and CSV files."""
     screening = read_screening(TASKS, RESULTS)
     tasks = finished(screening)
+    if missing := [task for task in screening.tasks if task not in tasks]:
+        print(f"left out, because runs are missing: {', '.join(missing)}")
     gains = exponent_gains(screening, tasks)
+    page = pages.fill_file(PAGE, tables(screening, tasks), Path(__file__).name)
     write_text(RESULTS.with_name("summary.csv"), as_csv(screening, tasks))
     write_text(RESULTS.with_name("exponents.csv"), exponents_csv(gains))
-    write_text(PAGE, pages.fill_file(PAGE, tables(screening, tasks), Path(__file__).name))
+    write_text(PAGE, page)
     whole = [task for task in tasks if task in WHOLE]
     draw_scores(screening, whole, RESULTS.with_name("scores"))
     draw_rates(screening, whole, RESULTS.with_name("rates"))
     draw_exponents(screening, gains, RESULTS.with_name("exponents"))
-    if missing := [task for task in screening.tasks if task not in tasks]:
-        print(f"left out, because runs are missing: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

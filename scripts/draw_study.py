@@ -1,4 +1,4 @@
-"""Write what the study found: docs/study.md, the README's figure and sentences, CSV files.
+"""Write what the study found: tables in docs/study.md, figures and CSV files in docs/results.
 
 python scripts/draw_study.py
 
@@ -8,6 +8,7 @@ else: the same rows give the same files. What they say is found by study_results
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +19,15 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
 import pages  # noqa: E402
+from scores import UNITS, width_text  # noqa: E402
 from study import RESULTS  # noqa: E402
 from study_results import (  # noqa: E402
     REFERENCE,
-    UNITS,
     Standing,
     Study,
     Test,
     hypotheses,
+    planned_tests,
     read_study,
     standings,
 )
@@ -56,19 +58,16 @@ def task_table(study: Study, task: str) -> str:
 
 def _row(s: Standing, digits: int) -> list[str]:
     v = s.versus
-    there = (
-        [f"{s.steps_to:.0f}", f"{s.seconds_to:.0f}"] if s.steps_to and s.seconds_to else ["–"] * 2
-    )
     return [
         NAMES.get(s.label, s.label) + (f" ({s.diverged} diverged)" if s.diverged else ""),
-        f"{s.lr:.2g}{' (edge)' if s.at_edge else ''}",
+        f"{s.lr:.3g}{' (edge)' if s.at_edge else ''}",
         pages.mean_text(s.scores, digits),
         "" if s.label == REFERENCE else pages.interval(v.difference, v.low, v.high, digits),
         f"{s.milliseconds:.0f}",
         f"{100 * s.share:.0f} %",
         f"{s.state_bytes:.1f}",
-        *there,
-        f"{s.width:.0f}×",
+        *[f"{value:.0f}" if math.isfinite(value) else "–" for value in (s.steps_to, s.seconds_to)],
+        width_text(s.width, s.at_least),
     ]
 
 
@@ -95,8 +94,14 @@ def _verb(test: Test) -> str:
     return "beats" if test.margin is None else "is not worse than"
 
 
-def verdicts(tests: Sequence[Test]) -> str:
-    """How many of its tests each hypothesis passed."""
+def verdicts(study: Study, tests: Sequence[Test]) -> str:
+    """How many of its tests each hypothesis passed; no verdict before all of them were made."""
+    if missing := [task for task in study.plan["tasks"] if task not in study.finished()]:
+        return (
+            f"Not run to its end yet: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
+            f"missing. What is here is corrected for the tests that were made, fewer than the "
+            f"{planned_tests(study)} of the plan, and is no verdict on it.\n"
+        )
     texts = {
         1: "LPMuon beats tuned SGDM, AdamW and Lion on each task",
         2: "LPMuon beats plain Muon on the GPT, and is not worse by more than 0.5 points on images",
@@ -106,7 +111,8 @@ def verdicts(tests: Sequence[Test]) -> str:
     for number, text in texts.items():
         own = [test for test in tests if test.hypothesis == number]
         held = sum(test.holds for test in own)
-        word = "holds" if held == len(own) else "does not hold"
+        yes, no = ("is not refuted", "is refuted") if number == 3 else ("holds", "does not hold")
+        word = yes if held == len(own) else no
         lines.append(f"{number}. {text}: **{word}** ({held} of {len(own)} tests).\n")
     return "".join(lines)
 
@@ -115,15 +121,15 @@ def standings_csv(study: Study, tasks: Sequence[str]) -> str:
     """Every number of the tables of tasks."""
     head = "task,metric,competitor,lr,lr_at_edge,n,diverged,mean,sd,low,high,better_than_adamw,"
     head += "better_low,better_high,p,milliseconds_a_step,optimizer_share,state_bytes_a_parameter,"
-    head += "seeds_reaching_adamw,steps_to_adamw,seconds_to_adamw,good_rates_span"
+    head += "steps_to_adamw,seconds_to_adamw,good_rates_span,span_is_lower_bound"
     body = []
     for task in tasks:
         for s in standings(study, task):
             m, v = s.scores, s.versus
             first = (task, study.metric(task), s.label, s.lr, str(s.at_edge).lower(), m.n)
             score = (s.diverged, m.mean, m.sd, m.low, m.high, v.difference, v.low, v.high, v.p)
-            cost = (s.milliseconds, s.share, s.state_bytes, s.reached, s.steps_to, s.seconds_to)
-            body.append([*first, *score, *cost, s.width])
+            cost = (s.milliseconds, s.share, s.state_bytes, s.steps_to, s.seconds_to, s.width)
+            body.append([*first, *score, *cost, str(s.at_least).lower()])
     return pages.csv_text(head.split(","), body)
 
 
@@ -173,24 +179,27 @@ def _colour(label: str) -> str:
     return style.VERMILION if label.startswith("LPSGDM") else style.MUTED
 
 
-def contents(study: Study, tasks: Sequence[str]) -> dict[str, str]:
+def contents(study: Study, tasks: Sequence[str], tests: Sequence[Test]) -> dict[str, str]:
     """What stands between the marks of the page."""
-    tests = hypotheses(study, tasks)
-    found = {task: task_table(study, task) for task in tasks}
-    return {**found, "verdicts": verdicts(tests), "hypotheses": hypotheses_table(study, tests)}
+    found = {"verdicts": verdicts(study, tests)}
+    if tests:
+        found["hypotheses"] = hypotheses_table(study, tests)
+    return {**found, **{task: task_table(study, task) for task in tasks}}
 
 
 def main() -> None:
     """Write page, figures and CSV files."""
     study = read_study()
     tasks = study.finished()
+    tests = hypotheses(study, tasks)
+    page = pages.fill_file(PAGE, contents(study, tasks, tests), Path(__file__).name)
+    write_text(PAGE, page)
     if missing := [task for task in study.plan["tasks"] if task not in tasks]:
         print(f"left out, because runs are missing: {', '.join(missing)}")
     if not tasks:
         return
     write_text(RESULTS / "summary.csv", standings_csv(study, tasks))
-    write_text(RESULTS / "hypotheses.csv", hypotheses_csv(hypotheses(study, tasks)))
-    write_text(PAGE, pages.fill_file(PAGE, contents(study, tasks), Path(__file__).name))
+    write_text(RESULTS / "hypotheses.csv", hypotheses_csv(tests))
     draw_scores(study, tasks, RESULTS / "scores")
     if set(FIRST) <= set(tasks):
         draw_scores(study, FIRST, RESULTS / "first")

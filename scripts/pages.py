@@ -66,8 +66,7 @@ def interval(difference: float | None, low: float | None, high: float | None, di
 
 def mean_text(scores: stats.Summary, digits: int) -> str:
     """A mean and half of its interval."""
-    if scores.mean is None:
-        return "diverged"
+    assert scores.mean is not None
     half = "" if scores.high is None else f" ± {scores.high - scores.mean:.{digits}f}"
     return f"{scores.mean:.{digits}f}{half}"
 

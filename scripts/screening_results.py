@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
 import pages  # noqa: E402
+from scores import UNITS, better, good_width, width_text  # noqa: E402
 from screening import SEEDS, Row, Screening  # noqa: E402
 
 from lpsgd.lab.analysis import stats  # noqa: E402
@@ -31,7 +32,6 @@ EXPONENTS = (  # the same rule with other exponents of the singular values
     "Muon, alpha from -0.3 to 0",
 )
 LOST = {"top1": 1.0, "nll": 0.05}  # what may be lost at a good learning rate
-UNITS = {"top1": ("test accuracy, %", 2), "nll": ("test NLL, nats", 3)}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Found:
     @property
     def rank(self) -> float:
         """The mean score."""
-        return math.nan if self.scores.mean is None else self.scores.mean
+        assert self.scores.mean is not None
+        return self.scores.mean
 
 
 @dataclass(frozen=True)
@@ -78,27 +79,34 @@ def score(row: Row, name: str) -> float | None:
 
 
 def fresh_seeds(screening: Screening, task: str) -> dict[str, dict[int, float]]:
-    """candidate -> seed -> test score"""
+    """candidate -> seed -> test score of the winner; what diverged has the worst of the task."""
     name = metric(screening, task)
+    rows = [
+        row
+        for row in screening.rows.values()
+        if row.task == task
+        and row.split == "test"
+        and row.lr == screening.best_rate(task, row.candidate)
+    ]
+    known = [value for row in rows if (value := score(row, name)) is not None]
+    if not known:
+        return {}
+    worst = min(known, key=lambda value: better(name) * value)
     found: dict[str, dict[int, float]] = {}
-    for row in screening.rows.values():
+    for row in rows:
         value = score(row, name)
-        if row.task == task and row.split == "test" and value is not None:
-            found.setdefault(row.candidate, {})[row.seed] = value
+        found.setdefault(row.candidate, {})[row.seed] = worst if value is None else value
     return found
 
 
 def finished(screening: Screening) -> list[str]:
     """The tasks of which no run is missing; one that diverged is not missing."""
-    runs: dict[tuple[str, str], int] = {}
-    for row in screening.rows.values():
-        if row.split == "test" and row.lr == screening.best_rate(row.task, row.candidate):
-            runs[row.task, row.candidate] = runs.get((row.task, row.candidate), 0) + 1
-    return [
-        task
-        for task in screening.tasks
-        if all(runs.get((task, name), 0) == len(SEEDS) for name in screening.names(task))
-    ]
+    found = []
+    for task in screening.tasks:
+        tested = fresh_seeds(screening, task)
+        if all(tested.get(name, {}).keys() == set(SEEDS) for name in screening.names(task)):
+            found.append(task)
+    return found
 
 
 def paired(values: dict[int, float], reference: dict[int, float], sign: int = 1) -> stats.Paired:
@@ -112,12 +120,13 @@ def conclude(screening: Screening, task: str) -> list[Found]:
     name = metric(screening, task)
     tested = fresh_seeds(screening, task)
     reference = tested.get(REFERENCE, {})
-    versus = {candidate: paired(values, reference) for candidate, values in tested.items()}
+    sign = better(name)
+    versus = {candidate: paired(values, reference, sign) for candidate, values in tested.items()}
     others = [candidate for candidate in tested if candidate != REFERENCE]
     corrected = dict(zip(others, stats.holm([versus[c].p for c in others]), strict=True))
     found = []
     for candidate, values in tested.items():
-        width, at_least = good_width(screening.trials(task, candidate), name)
+        width, at_least = good_rates(screening.trials(task, candidate), name)
         found.append(
             Found(
                 candidate,
@@ -129,7 +138,7 @@ def conclude(screening: Screening, task: str) -> list[Found]:
                 at_least,
             )
         )
-    return sorted(found, key=lambda f: f.rank, reverse=name == "top1")
+    return sorted(found, key=lambda f: sign * f.rank, reverse=True)
 
 
 def exponent_gains(screening: Screening, tasks: Iterable[str]) -> list[Gain]:
@@ -137,7 +146,7 @@ def exponent_gains(screening: Screening, tasks: Iterable[str]) -> list[Gain]:
     gains = []
     for task in tasks:
         tested = fresh_seeds(screening, task)
-        sign = 1 if metric(screening, task) == "top1" else -1
+        sign = better(metric(screening, task))
         gains += [
             Gain(task, name, paired(tested[name], tested[INFINITE], sign))
             for name in EXPONENTS
@@ -147,20 +156,13 @@ def exponent_gains(screening: Screening, tasks: Iterable[str]) -> list[Gain]:
     return [replace(gain, p_holm=p) for gain, p in zip(gains, corrected, strict=True)]
 
 
-def good_width(trials: Sequence[Row], name: str) -> tuple[float, bool]:
-    """The factor between the lowest and the highest neighbouring rate that loses at most `LOST`.
-
-    True if the region reaches the lowest or highest rate that was tried.
-    """
-    sign = 1 if name == "top1" else -1
-    values = [-math.inf if (value := score(row, name)) is None else sign * value for row in trials]
-    best = max(range(len(values)), key=values.__getitem__)
-    low = high = best
-    while low > 0 and values[low - 1] >= values[best] - LOST[name]:
-        low -= 1
-    while high < len(values) - 1 and values[high + 1] >= values[best] - LOST[name]:
-        high += 1
-    return trials[high].lr / trials[low].lr, low == 0 or high == len(values) - 1
+def good_rates(trials: Sequence[Row], name: str) -> tuple[float, bool]:
+    """How far the learning rate can be off at the cost of `LOST`."""
+    merits = {
+        row.lr: -math.inf if (value := score(row, name)) is None else better(name) * value
+        for row in trials
+    }
+    return good_width(merits, LOST[name])
 
 
 # --- tables -----------------------------------------------------------------------------------
@@ -169,18 +171,18 @@ def good_width(trials: Sequence[Row], name: str) -> tuple[float, bool]:
 def table(found: Sequence[Found], name: str) -> str:
     """One task in Markdown, the best first."""
     unit, digits = UNITS[name]
-    head = ["rule", "lr", unit, f"against {REFERENCE}", "p (Holm)", "good rates span"]
+    head = ["rule", "lr", unit, f"better than {REFERENCE} by", "p (Holm)", "good rates span"]
     body = []
     for f in found:
         difference = f.versus.difference if f.candidate != REFERENCE else None
         body.append(
             [
                 f.candidate,
-                f"{f.lr:.2g}",
+                f"{f.lr:.3g}",
                 pages.mean_text(f.scores, digits),
                 "" if difference is None else pages.signed(difference, digits),
                 pages.p_text(f.p_holm),
-                f"{'≥ ' if f.at_least else ''}{f.width:.0f}×",
+                width_text(f.width, f.at_least),
             ]
         )
     return pages.table(head, body)

@@ -7,6 +7,7 @@ every competitor has all of its trials and fresh seeds; `scripts/draw_study.py` 
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import statistics
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
+from scores import better, good_width  # noqa: E402
 from study import RESULTS, read_plan, space  # noqa: E402
 
 from lpsgd.lab.analysis import stats  # noqa: E402
@@ -26,13 +28,13 @@ REFERENCE = "AdamW"
 OURS, MUON, PAPER = "LPMuon", "Muon", "LPSGDM"
 BEATEN = ("SGDM", "AdamW", "Lion")  # what LPMuon is said to beat
 MARGIN = 0.5  # points of accuracy that "not worse" may lose
-UNITS = {"top1": ("test accuracy, %", 2), "nll": ("test NLL, nats", 3)}
 
 
 @dataclass(frozen=True)
 class Run:
     """One competitor on one task with one fresh seed."""
 
+    lr: float
     scores: tuple[float, ...]  # after each epoch
     steps: tuple[int, ...]
     seconds: tuple[float, ...]  # of training, up to the end of each epoch
@@ -45,10 +47,12 @@ class Run:
         """At the end; None if it diverged."""
         return None if self.diverged else self.scores[-1]
 
-    def reaches(self, target: float, sign: int) -> int | None:
-        """The first epoch whose score is as good as ``target``."""
-        good = (i for i, score in enumerate(self.scores) if sign * score >= sign * target)
-        return next(good, None)
+    def reaches(self, target: float, sign: int) -> tuple[float, float]:
+        """Steps and seconds to the first epoch as good as ``target``; infinite if there is none."""
+        for score, step, second in zip(self.scores, self.steps, self.seconds, strict=True):
+            if sign * score >= sign * target and not self.diverged:
+                return step, second
+        return math.inf, math.inf
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,15 @@ class Test:
 
     @property
     def holds(self) -> bool:
-        """Whether the hypothesis holds here; the third says that the first is not better."""
+        """Whether the hypothesis holds here; the third, "is no better", until it is refuted.
+
+        Without a spread there is no p value, and the difference itself decides.
+        """
         if self.margin is not None:
             return self.low_90 is not None and self.low_90 > -self.margin
-        certain = self.p_holm is not None and self.p_holm < stats.ALPHA
-        better = certain and (self.paired.difference or 0.0) > 0
-        return not better if self.hypothesis == 3 else better
+        certain = self.p_holm is None or self.p_holm < stats.ALPHA
+        wins = certain and (self.paired.difference or 0.0) > 0
+        return not wins if self.hypothesis == 3 else wins
 
 
 @dataclass(frozen=True)
@@ -87,10 +94,10 @@ class Standing:
     milliseconds: float  # of a step
     share: float  # of a step that the optimizer takes
     state_bytes: float
-    reached: int  # seeds that come to AdamW's last score
-    steps_to: float | None  # median, where most seeds come there
-    seconds_to: float | None
+    steps_to: float  # AdamW's last score of the same seed: median over seeds, inf if most do not
+    seconds_to: float
     width: float  # of the good learning rates
+    at_least: bool  # so wide: the region reaches the end of what was tried
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Study:
 
     def sign(self, task: str) -> int:
         """1 where high scores are good, else -1."""
-        return 1 if self.metric(task) == "top1" else -1
+        return better(self.metric(task))
 
     def finished(self) -> list[str]:
         """The tasks of which no run is missing."""
@@ -161,15 +168,14 @@ def _rows(path: Path, tasks: Mapping[str, str]) -> list[dict[str, str]]:
 
 def _run(rows: Sequence[Mapping[str, str]], metric: str) -> Run:
     done = [row for row in rows if row["epoch"]]
-    seconds = [float(row["seconds"]) for row in done]
     last = rows[-1]
-    known = last["state_bytes"] and last["parameters"]
     return Run(
+        float(last["lr"]),
         tuple(float(row[f"test_{metric}"]) for row in done),
         tuple(int(row["step"]) for row in done),
-        tuple(sum(seconds[: i + 1]) for i in range(len(seconds))),
+        tuple(itertools.accumulate(float(row["seconds"]) for row in done)),
         sum(float(row["optimizer_seconds"]) for row in done),
-        float(last["state_bytes"]) / float(last["parameters"]) if known else math.nan,
+        float(last["state_bytes"]) / float(last["parameters"]),
         last["state"] == "diverged",
     )
 
@@ -209,58 +215,43 @@ def hypotheses(study: Study, tasks: Sequence[str]) -> list[Test]:
 def standings(study: Study, task: str) -> list[Standing]:
     """All competitors of a task, the best first."""
     scores, sign = study.final_scores(task), study.sign(task)
-    target = statistics.mean(scores[REFERENCE].values())
     found = []
     for label, own in study.runs[task].items():
         runs = list(own.values())
         trials = study.trials[task][label]
-        lr = best_rate(trials, sign)
-        there = [(run, at) for run in runs if (at := run.reaches(target, sign)) is not None]
-        most = 2 * len(there) > len(runs)
+        there = [run.reaches(scores[REFERENCE][seed], sign) for seed, run in own.items()]
         done = [run for run in runs if run.steps]
         seconds = sum(run.seconds[-1] for run in done)
+        width, at_least = good_rates(trials, study.metric(task))
         found.append(
             Standing(
                 label,
-                lr,
-                lr in (min(trials), max(trials)),
+                runs[0].lr,
+                runs[0].lr in (min(trials), max(trials)),
                 stats.summarise(list(scores[label].values())),
                 sum(run.diverged for run in runs),
                 compare(study, task, label, REFERENCE)[0],
                 1e3 * seconds / sum(run.steps[-1] for run in done),
                 sum(run.optimizer_seconds for run in done) / seconds,
                 statistics.median(run.state_bytes for run in runs),
-                len(there),
-                statistics.median(run.steps[at] for run, at in there) if most else None,
-                statistics.median(run.seconds[at] for run, at in there) if most else None,
-                good_width(trials, study.metric(task)),
+                statistics.median(steps for steps, _ in there),
+                statistics.median(time for _, time in there),
+                width,
+                at_least,
             )
         )
     return sorted(found, key=lambda s: sign * (s.scores.mean or 0.0), reverse=True)
 
 
-def best_rate(trials: Mapping[float, float | None], sign: int) -> float:
-    """The winner of the search."""
-    return max(
-        (lr for lr, score in trials.items() if score is not None),
-        key=lambda lr: sign * (trials[lr] or 0.0),
-    )
+def good_rates(trials: Mapping[float, float | None], metric: str) -> tuple[float, bool]:
+    """How far the learning rate can be off at the cost of a point, or 1 % of the best NLL."""
+    sign = better(metric)
+    merits = {lr: -math.inf if s is None else sign * s for lr, s in trials.items()}
+    return good_width(merits, 1.0 if metric == "top1" else 0.01 * abs(max(merits.values())))
 
 
-def good_width(trials: Mapping[float, float | None], metric: str) -> float:
-    """The factor between the ends of the rates around the best that lose a point, or 1 % of NLL."""
-    sign = 1 if metric == "top1" else -1
-    rates = sorted(trials)
-    best = best_rate(trials, sign)
-    lost = 1.0 if metric == "top1" else 0.01 * abs(trials[best] or 0.0)
-
-    def good(lr: float) -> bool:
-        score = trials[lr]
-        return score is not None and sign * score >= sign * (trials[best] or 0.0) - lost
-
-    low = high = rates.index(best)
-    while low > 0 and good(rates[low - 1]):
-        low -= 1
-    while high < len(rates) - 1 and good(rates[high + 1]):
-        high += 1
-    return rates[high] / rates[low]
+def planned_tests(study: Study) -> int:
+    """How many p values the plan corrects for together."""
+    images = sum(study.metric(task) == "top1" for task in study.plan["tasks"])
+    tasks = len(study.plan["tasks"])
+    return len(BEATEN) * tasks + (tasks - images) + tasks

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from lpsgd import LPSGD, LPSGDM, CosineP, _descent, fused, geometry, optimizer
+from lpsgd import LPSGD, LPSGDM, CosineP, _bucket, _descent, fused, geometry, optimizer
 from lpsgd import _rounding as rounding
 from tests.process_group import distributed_tensor
 from tests.torch_versions import needs_compiled_step, needs_torch
@@ -302,9 +302,11 @@ def options():
 
 @pytest.fixture(params=["installed", "plain", "foreach"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
-    """Each build of the kernel, and the path that must agree with it."""
+    """Each build of the kernel, and the path that must agree with it, in parts that end anywhere."""
     if request.param == "plain":
         monkeypatch.setattr(fused, "_kernel", request.getfixturevalue("plain_kernel"))
+    if request.param == "foreach":
+        monkeypatch.setattr(_bucket, "_PART", 1000)
     return {"foreach": True} if request.param == "foreach" else {"fused": True}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 def _benchmarks_on_the_path(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     yield
-    for name in ("rules", "screening", "screening_results", "draw_screening"):
+    for name in ("rules", "screening", "screening_results", "draw_screening", "scores"):
         sys.modules.pop(name, None)
 
 
@@ -142,9 +143,9 @@ def test_the_good_region_ends_where_more_than_a_point_is_lost(monkeypatch):
     draw = importlib.import_module("screening_results")
     screening = importlib.import_module("screening")
     trials = rows_of(screening, [1, 9.2, 10, 9.1, 8.9, 9.9], 0.1).trials("t", "c")
-    assert draw.good_width(trials, "top1") == (pytest.approx(4.0), False)
+    assert draw.good_rates(trials, "top1") == (pytest.approx(4.0), False)
     edge = rows_of(screening, [10, 9.5, 3], 0.1).trials("t", "c")
-    assert draw.good_width(edge, "top1") == (pytest.approx(2.0), True)
+    assert draw.good_rates(edge, "top1") == (pytest.approx(2.0), True)
 
 
 def test_an_exponent_is_held_against_infinity_by_the_same_seeds(monkeypatch):
@@ -160,6 +161,9 @@ def test_an_exponent_is_held_against_infinity_by_the_same_seeds(monkeypatch):
     for seed, (plain, other) in enumerate([(60, 61), (50, 52), (40, 43)]):
         rows += [row("a", "Muon", seed, plain, 1.0), row("a", "Muon, p = 5", seed, other, 1.0)]
         rows += [row("b", "Muon", seed, 5.0, other), row("b", "Muon, p = 5", seed, 5.0, plain)]
+    rows += [replace(row, split="val", seed=1000) for row in rows if row.seed == 0]
+    rows.append(row("a", "Muon", 0, 10.0, 9.0))  # of a rate that did not win
+    rows[-1] = replace(rows[-1], lr=0.4)
     tasks = {"a": {"metric": "top1"}, "b": {"metric": "nll"}}
     found = screening.Screening(tasks, {}, {row.key: row for row in rows})
     one, other = results.exponent_gains(found, tasks)
@@ -180,6 +184,7 @@ def test_a_task_is_finished_when_every_candidate_has_its_seeds(monkeypatch):
         row = screening.Row("t", "c", "test", 0.2, seed, None if seed else 60.0, None, "x")
         whole.rows[row.key] = row
     assert results.finished(whole) == ["t"]  # those that diverged are not missing
+    assert results.fresh_seeds(whole, "t")["c"] == dict.fromkeys(screening.SEEDS, 60.0)  # the worst
 
 
 def test_the_readme_says_what_the_summary_says():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,10 @@ def made_up(study: Any, folder: Path, scores: Any, diverged: Any = ()) -> None:
                 state = "diverged" if (task, label, seed) in diverged else "complete"
                 for epoch, score in enumerate([first, value], 1):
                     both = (score, 1) if images else (1, score)
-                    row = (task, label, seed, state, epoch, 50 * epoch, *both, 2.0, 0.5, 800, 100)
-                    epochs.append(row)
+                    start = (task, label, 0.2, seed, state)
+                    epochs.append((*start, epoch, 50 * epoch, *both, 2.0, 0.5, 800, 100))
                 if state == "diverged":
-                    epochs.append((task, label, seed, state, *[None] * 6, None, None))
+                    epochs.append((*start, *[None] * 6, 800, 100))
         study.keep(folder / "trials.csv", study.TRIALS, task, trials)
         study.keep(folder / "epochs.csv", study.EPOCHS, task, epochs)
 
@@ -139,12 +140,15 @@ def test_a_table_of_a_task_by_hand(study: Any, results: Any, tmp_path: Path) -> 
     assert best.lr == pytest.approx(0.2)
     assert not best.at_edge
     assert best.width == pytest.approx(2)  # of 60, 70, 69.5 the last two
+    assert best.at_least  # the last is the highest that was tried
     assert best.milliseconds == pytest.approx(1e3 * 4.0 / 100)
     assert best.share == pytest.approx(0.25)
     assert best.state_bytes == pytest.approx(8)
-    # AdamW ends at 61: of LPMuon's first epochs, 61, 62.1 and 63.6, all are there
-    assert (best.reached, best.steps_to, best.seconds_to) == (3, 50, 2.0)
-    assert (last.reached, last.steps_to) == (0, None)
+    # AdamW ends at 60, 61, 62: of LPMuon's first epochs, 61, 62.1 and 63.6, all are there
+    assert (best.steps_to, best.seconds_to) == (50, 2.0)
+    assert last.steps_to == math.inf
+    (adamw,) = (s for s in results.standings(found, "images") if s.label == "AdamW")
+    assert (adamw.steps_to, adamw.seconds_to) == (100, 4.0)  # its own end
     text = results.standings(found, "text")
     assert text[0].label == "LPMuon"
     assert text[0].width == pytest.approx(1)  # one per cent of 4.0 is less than 0.5
@@ -160,7 +164,7 @@ def test_what_diverged_is_the_worst_and_what_is_missing_leaves_the_task_out(
     (muon,) = (s for s in results.standings(found, "images") if s.label == "Muon")
     assert muon.diverged == 1
     rows = (tmp_path / "epochs.csv").read_text().splitlines(keepends=True)
-    (tmp_path / "epochs.csv").write_text("".join(r for r in rows if ",LPSGDM,3," not in r))
+    (tmp_path / "epochs.csv").write_text("".join(r for r in rows if ",LPSGDM,0.2,3," not in r))
     assert results.read_study(tmp_path, PLAN).finished() == []
 
 
@@ -169,17 +173,36 @@ def test_the_page_is_what_the_runs_say(results: Any) -> None:
     draw = importlib.import_module("draw_study")
     found = results.read_study()
     tasks = found.finished()
+    tests = draw.hypotheses(found, tasks)
+    made = draw.pages.fill_file(draw.PAGE, draw.contents(found, tasks, tests), "draw_study.py")
+    assert made == draw.PAGE.read_text(encoding="utf-8")
     if tasks:
         text = (draw.RESULTS / "summary.csv").read_text(encoding="utf-8")
         assert text == draw.standings_csv(found, tasks)
-        tests = draw.hypotheses(found, tasks)
         text = (draw.RESULTS / "hypotheses.csv").read_text(encoding="utf-8")
         assert text == draw.hypotheses_csv(tests)
-        page = draw.PAGE.read_text(encoding="utf-8")
-        made = draw.pages.fill_file(draw.PAGE, draw.contents(found, tasks), "draw_study.py")
-        assert page == made
-    else:
-        assert "Not run yet." in draw.PAGE.read_text(encoding="utf-8")
+
+
+def test_no_verdict_before_all_tasks_were_run(study: Any, results: Any, tmp_path: Path) -> None:
+    draw = importlib.import_module("draw_study")
+    made_up(study, tmp_path, {"images": IMAGES})
+    some = results.read_study(tmp_path, PLAN)
+    assert results.planned_tests(some) == 3 * 2 + 1 + 2
+    assert results.planned_tests(results.read_study()) == 29
+    text = draw.verdicts(some, results.hypotheses(some, some.finished()))
+    assert "text is missing" in text
+    assert "holds" not in text
+    made_up(study, tmp_path, {"text": TEXT})
+    every = results.read_study(tmp_path, PLAN)
+    text = draw.verdicts(every, results.hypotheses(every, every.finished()))
+    assert "3. LPSGDM as printed does not beat AdamW on any task: **is not refuted** (2 of" in text
+
+
+def test_the_page_has_a_place_for_every_task(study: Any) -> None:
+    page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
+    for name in [*study.read_plan()["tasks"], "verdicts", "hypotheses"]:
+        assert f"<!-- {name}: python scripts/draw_study.py -->\n" in page
+        assert f"<!-- end of {name} -->" in page
 
 
 def test_search_then_fresh_seeds(study: Any, tmp_path: Path) -> None:

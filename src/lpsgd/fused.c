@@ -74,7 +74,8 @@ enum { TWO, INFINITE, POWER, WIDE };
  *     a^-rho = 2^-e 2^(alpha e - rho log2 m).
  * alpha e - rho log2 m = n + g, n an integer, |g| <= 1/2 (alpha e loses less to rounding than
  * rho e would). log2 is a polynomial of degree 6 in m - 1, 2^g one of degree 5 in g, both minimax;
- * the total relative error stays below 2e-6. For rho > 1/2 the power is computed times 2^LIFT, which
+ * the total relative error stays below 2e-6 for a from 1e-8 to 1e3, and below 7e-6 anywhere (exponents
+ * that are far from 0 round alpha e). For rho > 1/2 the power is computed times 2^LIFT, which
  * keeps it a normal number for every a from 1e-35 to the largest float32. (Below, it is one anyway,
  * and x times a lifted power could overflow where u does not.)
  */
@@ -105,8 +106,8 @@ typedef struct {
  * missing (minimax to the first order): 1e-6 at most. */
 enum { ENTRIES = 32, NIBBLE = 16 };
 typedef struct {
-    ALIGNED float value[ENTRIES], slope[ENTRIES], bend[ENTRIES]; /* of the polynomials */
-    ALIGNED float high[NIBBLE], low[NIBBLE]; /* of the exponent; the low one in units */
+    float value[ENTRIES], slope[ENTRIES], bend[ENTRIES]; /* of the polynomials */
+    float high[NIBBLE], low[NIBBLE]; /* of the exponent; the low one in units */
 } Tables;
 
 static Power power_of(double p)
