@@ -43,13 +43,19 @@ PAGE = ROOT / "docs/rules.md"
 WHOLE = ("convnet", "gpt")  # the tasks with all candidates; the others have the leaders
 
 
-def draw_scores(screening: Screening, tasks: Sequence[str], stem: Path) -> None:
+def draw_scores(
+    screening: Screening, tasks: Sequence[str], stem: Path, only: Sequence[str] | None = None
+) -> None:
     """The fresh seeds of each candidate with the interval of their mean, a panel for each task."""
-    rows = max(len(conclude(screening, task)) for task in tasks)
+    shown = {
+        task: [f for f in conclude(screening, task) if only is None or f.candidate in only]
+        for task in tasks
+    }
+    rows = max(map(len, shown.values()))
     with style.canvas(widths.TEXT, 0.9 + 0.17 * rows) as figure:
         panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-        for axes, task in zip(panels, tasks, strict=True):
-            _scores(axes, conclude(screening, task), UNITS[metric(screening, task)][0], task)
+        for axes, (task, found) in zip(panels, shown.items(), strict=True):
+            _scores(axes, found, UNITS[metric(screening, task)][0], task)
         style.save_figure(figure, stem)
 
 
@@ -78,6 +84,10 @@ def _colour(candidate: str) -> str:
     return style.MUTED
 
 
+FIRST = (  # what the README shows
+    *("LPMuon (cautious, rows)", "Muon", "SOAP", "SGDM (Nesterov)", "AdamW", "Lion"),
+    *("LPSGDM (the paper's)", "LPSGDM, p = 11 throughout"),
+)
 # one of each family, so that curves can be told apart
 CURVES = (
     "Muon",
@@ -172,6 +182,7 @@ def main() -> None:
     write_text(PAGE, page)
     whole = [task for task in tasks if task in WHOLE]
     draw_scores(screening, whole, RESULTS.with_name("scores"))
+    draw_scores(screening, whole, RESULTS.with_name("first"), FIRST)
     draw_rates(screening, whole, RESULTS.with_name("rates"))
     draw_exponents(screening, gains, RESULTS.with_name("exponents"))
 

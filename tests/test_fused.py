@@ -302,7 +302,7 @@ def options():
 
 @pytest.fixture(params=["installed", "plain", "foreach"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
-    """Each build of the kernel, and the path that must agree with it, in parts that end anywhere."""
+    """Each build of the kernel, and the path that must agree with it, in many small parts."""
     if request.param == "plain":
         monkeypatch.setattr(fused, "_kernel", request.getfixturevalue("plain_kernel"))
     if request.param == "foreach":
