@@ -21,15 +21,17 @@ import pages  # noqa: E402
 from scores import UNITS  # noqa: E402
 from screening import RESULTS, TASKS, Screening, read_screening  # noqa: E402
 from screening_results import (  # noqa: E402
+    ADDITIONS,
+    EXPONENTS,
     REFERENCE,
     Found,
     Gain,
     as_csv,
     conclude,
-    exponent_gains,
-    exponents_csv,
-    exponents_table,
     finished,
+    gains_csv,
+    gains_over_muon,
+    gains_table,
     leaders_table,
     metric,
     score,
@@ -40,6 +42,7 @@ from lpsgd.lab.report import style, widths  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
 PAGE = ROOT / "docs/rules.md"
+GAINS = {"exponents": EXPONENTS, "additions": ADDITIONS}  # what is held against Muon, and where
 WHOLE = ("convnet", "gpt")  # the tasks with all candidates; the others have the leaders
 
 
@@ -165,7 +168,8 @@ def tables(screening: Screening, tasks: Sequence[str]) -> dict[str, str]:
     photographs = [task for task in tasks if metric(screening, task) == "top1"]
     if len(photographs) > 1:
         found["leaders"] = leaders_table(screening, photographs)
-    found["exponents"] = exponents_table(exponent_gains(screening, tasks), screening)
+    for name, rules in GAINS.items():
+        found[name] = gains_table(gains_over_muon(screening, tasks, rules), screening)
     return found
 
 
@@ -175,16 +179,18 @@ def main() -> None:
     tasks = finished(screening)
     if missing := [task for task in screening.tasks if task not in tasks]:
         print(f"left out, because runs are missing: {', '.join(missing)}")
-    gains = exponent_gains(screening, tasks)
     page = pages.fill_file(PAGE, tables(screening, tasks), Path(__file__).name)
     write_text(RESULTS.with_name("summary.csv"), as_csv(screening, tasks))
-    write_text(RESULTS.with_name("exponents.csv"), exponents_csv(gains))
+    for name, rules in GAINS.items():
+        found = gains_over_muon(screening, tasks, rules)
+        write_text(RESULTS.with_name(f"{name}.csv"), gains_csv(found))
     write_text(PAGE, page)
     whole = [task for task in tasks if task in WHOLE]
     draw_scores(screening, whole, RESULTS.with_name("scores"))
     draw_scores(screening, whole, RESULTS.with_name("first"), FIRST)
     draw_rates(screening, whole, RESULTS.with_name("rates"))
-    draw_exponents(screening, gains, RESULTS.with_name("exponents"))
+    exponents = gains_over_muon(screening, tasks, EXPONENTS)
+    draw_exponents(screening, exponents, RESULTS.with_name("exponents"))
 
 
 if __name__ == "__main__":

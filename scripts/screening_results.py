@@ -31,6 +31,11 @@ EXPONENTS = (  # the same rule with other exponents of the singular values
     "Muon, alpha = -0.15",
     "Muon, alpha from -0.3 to 0",
 )
+ADDITIONS = (
+    "LPMuon (cautious, rows)",
+    "Muon + cautious",
+    "Muon + rows",
+)  # what LPMuon adds to Muon
 LOST = {"top1": 1.0, "nll": 0.05}  # what may be lost at a good learning rate
 
 
@@ -55,7 +60,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Gain:
-    """What another exponent gains over p = inf on one task; positive is better."""
+    """What a change of Muon's rule gains on one task; positive is better."""
 
     task: str
     candidate: str
@@ -141,15 +146,18 @@ def conclude(screening: Screening, task: str) -> list[Found]:
     return sorted(found, key=lambda f: sign * f.rank, reverse=True)
 
 
-def exponent_gains(screening: Screening, tasks: Iterable[str]) -> list[Gain]:
-    """Each exponent against p = inf on each task: can p be replaced by infinity without loss?"""
+def gains_over_muon(screening: Screening, tasks: Iterable[str], names: Sequence[str]) -> list[Gain]:
+    """Each of the rules against Muon on each task, on the same seeds.
+
+    Of `EXPONENTS`: can p be replaced by infinity without loss?
+    """
     gains = []
     for task in tasks:
         tested = fresh_seeds(screening, task)
         sign = better(metric(screening, task))
         gains += [
             Gain(task, name, paired(tested[name], tested[INFINITE], sign))
-            for name in EXPONENTS
+            for name in names
             if name in tested and INFINITE in tested
         ]
     corrected = stats.holm([gain.paired.p for gain in gains])
@@ -198,9 +206,9 @@ def leaders_table(screening: Screening, tasks: Sequence[str]) -> str:
     return pages.table(["rule", *tasks], body)
 
 
-def exponents_table(gains: Sequence[Gain], screening: Screening) -> str:
-    """What each exponent gains over p = inf, with the interval; what is certain in bold."""
-    columns = [name for name in EXPONENTS if any(gain.candidate == name for gain in gains)]
+def gains_table(gains: Sequence[Gain], screening: Screening) -> str:
+    """What each rule gains over Muon, with the interval; what is certain in bold."""
+    columns = list(dict.fromkeys(gain.candidate for gain in gains))
     body = []
     for task in dict.fromkeys(gain.task for gain in gains):
         own = {gain.candidate: gain for gain in gains if gain.task == task}
@@ -231,8 +239,8 @@ def as_csv(screening: Screening, tasks: Iterable[str]) -> str:
     return pages.csv_text([*heads.split(","), *last], body)
 
 
-def exponents_csv(gains: Iterable[Gain]) -> str:
-    """Every number of the table of exponents."""
+def gains_csv(gains: Iterable[Gain]) -> str:
+    """Every number of the tables of gains."""
     head = ("task", "rule", "against", "n", "gain", "low", "high", "p", "p_holm")
     body = []
     for gain in gains:

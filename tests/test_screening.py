@@ -131,8 +131,9 @@ def test_the_page_and_its_numbers_are_those_of_the_rows(monkeypatch):
     tasks = draw.finished(screening)
     assert tasks
     assert draw.RESULTS.with_name("summary.csv").read_text() == draw.as_csv(screening, tasks)
-    gains = draw.exponent_gains(screening, tasks)
-    assert draw.RESULTS.with_name("exponents.csv").read_text() == draw.exponents_csv(gains)
+    for name, rules in draw.GAINS.items():
+        text = draw.gains_csv(draw.gains_over_muon(screening, tasks, rules))
+        assert draw.RESULTS.with_name(f"{name}.csv").read_text() == text
     page = draw.PAGE.read_text(encoding="utf-8")
     made = draw.tables(screening, tasks)
     assert draw.pages.fill_file(draw.PAGE, made, "draw_screening.py") == page
@@ -166,7 +167,7 @@ def test_an_exponent_is_held_against_infinity_by_the_same_seeds(monkeypatch):
     rows[-1] = replace(rows[-1], lr=0.4)
     tasks = {"a": {"metric": "top1"}, "b": {"metric": "nll"}}
     found = screening.Screening(tasks, {}, {row.key: row for row in rows})
-    one, other = results.exponent_gains(found, tasks)
+    one, other = results.gains_over_muon(found, tasks, results.EXPONENTS)
     assert (one.task, other.task, one.candidate) == ("a", "b", "Muon, p = 5")
     for gain in (one, other):
         assert gain.paired.difference == pytest.approx(2.0)
@@ -187,18 +188,44 @@ def test_a_task_is_finished_when_every_candidate_has_its_seeds(monkeypatch):
     assert results.fresh_seeds(whole, "t")["c"] == dict.fromkeys(screening.SEEDS, 60.0)  # the worst
 
 
-def test_the_readme_says_what_the_summary_says():
+def test_readme_and_advice_say_what_the_summary_says():
     import csv
 
     root = Path(BENCHMARKS).parent
     with (root / "docs/results/screening/summary.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["task"] == "convnet"]
-    lead = {row["rule"]: float(row["difference"]) for row in rows}
-    matrices = [value for rule, value in lead.items() if "Muon" in rule]
-    low, high, behind = min(matrices), max(matrices), -lead["LPSGDM (the paper's)"]
-    text = " ".join((root / "README.md").read_text(encoding="utf-8").split())
-    assert (
-        f"Where {len(rows)} rules were tuned alike on CIFAR-10 images, those on singular values "
-        f"ended {low:.0f} to {high:.0f} points above AdamW, and the paper's LPSGDM {behind:.0f} "
-        "points below it"
-    ) in text
+        rows = list(csv.DictReader(file))
+    lead = {
+        (row["task"], row["rule"]): float(row["difference"]) for row in rows if row["difference"]
+    }
+    ours, paper = "LPMuon (cautious, rows)", "LPSGDM (the paper's)"
+
+    def words(name):
+        return " ".join((root / name).read_text(encoding="utf-8").split())
+
+    above = f"ends {lead['convnet', ours]:.1f} points above AdamW on "
+    better = f"{lead['gpt', ours]:.2f} nats better on "
+    behind = f"{-lead['convnet', paper]:.1f} points and {-lead['gpt', paper]:.2f} nats behind AdamW"
+    for name in ("README.md", "docs/choosing.md"):
+        for sentence in (above, better, behind):
+            assert sentence in words(name)
+    constant = -lead["gpt", "LPSGDM, p = 11 throughout"]
+    assert f"p = 11 throughout is {constant:.2f} nats behind" in words("docs/choosing.md")
+    assert abs(lead["convnet", "LPSGDM, p = 6 throughout"]) < 1  # "ties"
+    tuned = f"In fine-tuning the lead of LPMuon was {lead['finetune', ours]:.1f} points"
+    assert tuned in words("docs/choosing.md")
+
+
+def test_the_advice_on_p_is_what_the_null_test_says():
+    """ "No other exponent was certainly better on any task." """
+    import csv
+
+    root = Path(BENCHMARKS).parent
+    with (root / "docs/results/screening/exponents.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    certain = [row for row in rows if float(row["p_holm"] or 1) < 0.05]
+    assert certain
+    assert all(float(row["gain"]) < 0 for row in certain)
+    tasks = {row["task"] for row in rows}
+    number = {5: "five", 6: "six", 7: "seven"}[len(tasks)]
+    advice = (root / "docs/choosing.md").read_text(encoding="utf-8")
+    assert f"on any of {number} tasks" in " ".join(advice.split())
