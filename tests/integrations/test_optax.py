@@ -78,7 +78,9 @@ def test_fifty_steps_equal_torch(precision: str, normalize: Any, p: str) -> None
     for_torch, for_jax = schedules()[p]
     settings: Any = {"momentum": 0.9, "weight_decay": 0.1, "normalize": normalize}
     theirs = start(dtype)
-    run(LPSGDM(theirs, lr=0.01, p=for_torch, **settings), theirs, gradients(STEPS, dtype))
+    # torch's own operations: the kernel's power has an error of its own, tested where it belongs
+    reference = LPSGDM(theirs, lr=0.01, p=for_torch, fused=False, **settings)
+    run(reference, theirs, gradients(STEPS, dtype))
     with jax.enable_x64(precision == "float64"):
         ours = follow(lp.lpsgdm(0.01, p=for_jax, **settings), *jax_problem(dtype))
     assert {str(x.dtype) for x in ours} == {precision}
@@ -90,7 +92,8 @@ def test_lpsgd_with_changing_rate_equals_torch(precision: str) -> None:
     dtype, tolerance = PRECISIONS[precision]
     theirs = start(dtype)
     rate = lambda t: 0.01 * (1 - t / STEPS)  # noqa: E731
-    run(LPSGD(theirs, p=4.0, weight_decay=0.1), theirs, gradients(STEPS, dtype), lr=rate)
+    reference = LPSGD(theirs, p=4.0, weight_decay=0.1, fused=False)
+    run(reference, theirs, gradients(STEPS, dtype), lr=rate)
     with jax.enable_x64(precision == "float64"):
         # optax.linear_schedule computes in float32 even where float64 is enabled
         falling = lambda count: 0.01 * (1 - count.astype(float) / STEPS)  # noqa: E731
