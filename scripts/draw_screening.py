@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
 import pages  # noqa: E402
-from scores import UNITS  # noqa: E402
+from scores import UNITS, Dot, draw_dots  # noqa: E402
 from screening import RESULTS, TASKS, Screening, read_screening  # noqa: E402
 from screening_results import (  # noqa: E402
     ADDITIONS,
@@ -63,19 +63,12 @@ def draw_scores(
 
 
 def _scores(axes: Axes, found: Sequence[Found], unit: str, task: str) -> None:
-    places = range(len(found))
     reference = next((f.rank for f in found if f.candidate == REFERENCE), None)
-    if reference is not None:
-        axes.axvline(reference, color=style.MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
-    for place, f in zip(places, found, strict=True):
-        colour = _colour(f.candidate)
-        if f.scores.low is not None and f.scores.high is not None:
-            axes.plot([f.scores.low, f.scores.high], [place, place], color=colour, linewidth=2.5)
-        axes.plot([f.rank], [place], "o", color=colour, markersize=4)
-    axes.set_yticks(list(places), [f.candidate for f in found])
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.set(xlabel=unit, title=task)
+    dots = [
+        Dot(f.candidate, f.rank, f.scores.low, f.scores.high, _colour(f.candidate)) for f in found
+    ]
+    draw_dots(axes, dots, reference, unit)
+    axes.set_title(task)
 
 
 def _colour(candidate: str) -> str:
@@ -142,20 +135,17 @@ def draw_exponents(screening: Screening, gains: Sequence[Gain], stem: Path) -> N
 
 
 def _gains(axes: Axes, gains: Sequence[Gain], label: str) -> None:
-    places = range(len(gains))
-    axes.axvline(0.0, color=style.MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
-    for place, gain in zip(places, gains, strict=True):
-        colour = style.BLUE if gain.certain else style.MUTED
-        found = gain.paired
-        if found.low is not None and found.high is not None:
-            axes.plot([found.low, found.high], [place, place], color=colour, linewidth=2.5)
-        if found.difference is not None:
-            axes.plot([found.difference], [place], "o", color=colour, markersize=4)
-    names = [f"{gain.task}: {gain.candidate.removeprefix('Muon, ')}" for gain in gains]
-    axes.set_yticks(list(places), names)
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.set(xlabel=label)
+    dots = [
+        Dot(
+            f"{gain.task}: {gain.candidate.removeprefix('Muon, ')}",
+            gain.paired.difference,
+            gain.paired.low,
+            gain.paired.high,
+            style.BLUE if gain.certain else style.MUTED,
+        )
+        for gain in gains
+    ]
+    draw_dots(axes, dots, 0.0, label)
 
 
 def tables(screening: Screening, tasks: Sequence[str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
 import pages  # noqa: E402
-from scores import UNITS, width_text  # noqa: E402
+from scores import UNITS, Dot, draw_dots, width_text  # noqa: E402
 from study import RESULTS  # noqa: E402
 from study_results import (  # noqa: E402
     REFERENCE,
@@ -157,19 +157,19 @@ def draw_scores(study: Study, tasks: Sequence[str], stem: Path) -> None:
 
 
 def _scores(axes: Axes, found: Sequence[Standing], unit: str, task: str) -> None:
-    for place, s in enumerate(found):
-        m = s.scores
-        if m.mean is None or m.low is None or m.high is None:
-            continue
-        colour = _colour(s.label)
-        if s.label == REFERENCE:
-            axes.axvline(m.mean, color=style.MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
-        axes.plot([m.low, m.high], [place, place], color=colour, linewidth=2.5)
-        axes.plot([m.mean], [place], "o", color=colour, markersize=4)
-    axes.set_yticks(range(len(found)), [NAMES.get(s.label, s.label) for s in found])
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.set(xlabel=unit, title=task)
+    reference = next((s.scores.mean for s in found if s.label == REFERENCE), None)
+    dots = [
+        Dot(
+            NAMES.get(s.label, s.label),
+            s.scores.mean,
+            s.scores.low,
+            s.scores.high,
+            _colour(s.label),
+        )
+        for s in found
+    ]
+    draw_dots(axes, dots, reference, unit)
+    axes.set_title(task)
 
 
 def _colour(label: str) -> str:

@@ -1,8 +1,13 @@
-"""What screening and study share about scores: units, and how wide a good region of rates is."""
+"""What screening and study share about scores: units, the good region of rates, a panel of dots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+
+from lpsgd.lab.report import style
 
 UNITS = {"top1": ("test accuracy, %", 2), "nll": ("test NLL, nats", 3)}
 
@@ -31,3 +36,28 @@ def good_width(merits: Mapping[float, float], lost: float) -> tuple[float, bool]
 def width_text(width: float, at_least: bool) -> str:
     """The factor as a table shows it."""
     return f"{'≥ ' if at_least else ''}{width:.0f}×"
+
+
+class Dot(NamedTuple):
+    """A mean with its interval, in a line of its own."""
+
+    label: str
+    mean: float | None
+    low: float | None
+    high: float | None
+    colour: str
+
+
+def draw_dots(axes: Axes, dots: Sequence[Dot], reference: float | None, xlabel: str) -> None:
+    """The first on top; a dashed line at ``reference``."""
+    if reference is not None:
+        axes.axvline(reference, color=style.MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
+    for place, dot in enumerate(dots):
+        if dot.low is not None and dot.high is not None:
+            axes.plot([dot.low, dot.high], [place, place], color=dot.colour, linewidth=2.5)
+        if dot.mean is not None:
+            axes.plot([dot.mean], [place], "o", color=dot.colour, markersize=4)
+    axes.set_yticks(range(len(dots)), [dot.label for dot in dots])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set(xlabel=xlabel)
