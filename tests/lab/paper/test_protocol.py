@@ -87,13 +87,38 @@ def test_every_run_of_every_target_can_be_built(name: str, scale: Scale) -> None
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
-@pytest.mark.parametrize("choice", [c for c in CHOICES if c.kind == "word"], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "choice",
+    [c for c in CHOICES if c.kind == "word" and c.name != "settings"],  # of some networks only
+    ids=lambda c: c.name,
+)
 def test_every_run_can_be_built_with_the_other_answers_too(name: str, choice: OpenChoice) -> None:
     for answer in choice.others:
         for task in protocol.all_tasks(
             TARGETS[name].plan(options(SCALES["smoke"], f"{choice.name}={answer}", seeds=1))
         ):
             build(task.recipe)
+
+
+def test_retuned_settings_change_the_learning_rate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [tables.setting("cifar10", "VGG-11", name) for name in tables.OPTIMIZERS]
+    found = [tables.RetunedRate("cpu", r.dataset, r.model, r.optimizer, 7 * r.lr) for r in rows]
+    monkeypatch.setattr(tables, "retuned_rates", lambda: tuple(found))
+    retuned = options(SCALES["cpu"], "settings=retuned")
+    for row in rows:
+        paper, other = protocol.recipe(row, options(SCALES["cpu"])), protocol.recipe(row, retuned)
+        assert other.settings["lr"] == pytest.approx(7 * row.lr)
+        assert other.with_changes(settings=paper.settings) == paper
+
+
+@pytest.mark.parametrize(("scale", "model"), [("cpu", "ResNet-50"), ("smoke", "VGG-11")])
+def test_nobody_searched_that(scale: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = (tables.RetunedRate("cpu", "cifar10", "VGG-11", "AdamW", 0.1),)
+    monkeypatch.setattr(tables, "retuned_rates", lambda: known)
+    row = tables.setting("cifar10", model, "AdamW")
+    message = f"nobody searched cifar10 {model} at {scale} scale; searched: cifar10 VGG-11 at cpu"
+    with pytest.raises(UserError, match=message):
+        protocol.recipe(row, options(SCALES[scale], "settings=retuned"))
 
 
 def build(made: Recipe) -> torch.optim.Optimizer:

@@ -149,7 +149,7 @@ def count_flops(shape: Shape) -> ModelFlops:
 
 @cache
 def time_one(shape: Shape) -> float:
-    """Seconds to train on one image of this shape on this machine, from one or two small batches.
+    """Seconds to train on one image of this shape on this machine, from two batches of up to 128.
 
     On a CPU this is processor time of one thread, so that a busy machine does not look slow.
     """
@@ -161,7 +161,7 @@ def time_one(shape: Shape) -> float:
 
     device = choose_device("auto")
     pixels = shape.input_shape[1] * shape.input_shape[2]
-    images = max(2, min(32, 2**16 // pixels))
+    images = max(2, min(128, 2**17 // pixels))
     model = shape.create().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     inputs = torch.randn(images, *shape.input_shape, device=device)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lpsgd.lab.errors import UserError
 from lpsgd.lab.paper.scales import Scale
 from lpsgd.lab.paper.tables import published as tables
 from lpsgd.lab.plan import Task
@@ -60,6 +61,8 @@ def _scaled(epochs: float, dataset: str, setup: Setup) -> float:
 def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
     """The run of one row of Tables 4 to 6; ``settings`` replace those of the optimizer."""
     place, choices = setup.scale.stand_ins[row.dataset], setup.choices
+    if choices["settings"] == "retuned":
+        row = replace(row, lr=_retuned_rate(row, setup.scale))
     values = tables.recipe_values(row)
     checkpoints = [scaled_epoch(e, row.dataset, setup) for e in tables.checkpoints(row.dataset)]
     epochs = checkpoints[-1]
@@ -97,6 +100,20 @@ def recipe(row: tables.Setting, setup: Setup, **settings: Any) -> Recipe:
             "train_eval_every": math.gcd(*checkpoints) if choices["train-nll"] == "whole" else 0,
         },
         source="the paper's settings",
+    )
+
+
+def _retuned_rate(row: tables.Setting, scale: Scale) -> float:
+    """The learning rate of the search at this scale's length."""
+    known = tables.retuned_rates()
+    wanted = (scale.name, row.dataset, row.model, row.optimizer)
+    for found in known:
+        if (found.scale, found.dataset, found.model, found.optimizer) == wanted:
+            return found.lr
+    searched = dict.fromkeys(f"{r.dataset} {r.model} at {r.scale} scale" for r in known)
+    raise UserError(
+        f"--choose settings=retuned: nobody searched {row.dataset} {row.model} at {scale.name} "
+        f"scale; searched: {', '.join(searched)}. --models leaves networks out"
     )
 
 

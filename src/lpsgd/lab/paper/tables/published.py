@@ -1,6 +1,7 @@
 """The paper's Tables 1 to 6 as data: results (1 to 3) and chosen settings (4 to 6).
 
-Names are the paper's; `MODELS` and `OPTIMIZERS` translate them into the laboratory's.
+Names are the paper's; `MODELS` and `OPTIMIZERS` translate them into the laboratory's. Beside them
+are the learning rates that `scripts/retune_paper.py` found for runs as short as those of a scale.
 """
 
 from __future__ import annotations
@@ -55,6 +56,17 @@ class Setting:
     eps: float | None
 
 
+@dataclass(frozen=True)
+class RetunedRate:
+    """The learning rate that a search at the length of a scale chose for a row of Tables 4 to 6."""
+
+    scale: str
+    dataset: str
+    model: str
+    optimizer: str
+    lr: float
+
+
 @cache
 def result_rows() -> tuple[Result, ...]:
     """Every number of Tables 1 to 3, in the paper's order."""
@@ -65,6 +77,12 @@ def result_rows() -> tuple[Result, ...]:
 def setting_rows() -> tuple[Setting, ...]:
     """The 28 rows of Tables 4 to 6."""
     return read_rows("hyperparameters.csv", Setting)
+
+
+@cache
+def retuned_rates() -> tuple[RetunedRate, ...]:
+    """Every rate that was searched again."""
+    return read_rows("retuned.csv", RetunedRate)
 
 
 def read_rows(name: str, kind: type[Row]) -> tuple[Row, ...]:

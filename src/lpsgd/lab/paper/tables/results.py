@@ -110,6 +110,11 @@ def draw(dataset: str, name: str, setup: Setup, groups: Sequence[RunGroup]) -> D
                 if setup.choices["train-nll"] == "whole"
                 else "the mean over the epoch's batches, in training mode."
             )
+            + (
+                " Learning rates: the best of a search at this length, as many for each optimizer."
+                if setup.choices["settings"] == "retuned"
+                else ""
+            )
         ),
         _layout(name, found, epochs),
     )
