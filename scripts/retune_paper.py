@@ -52,7 +52,9 @@ def search(model: str, out: Path, jobs: int | None) -> Iterator[tuple[Any, ...]]
     setup = Setup(scale, read_choices(), out, (model,), scale.seeds)
     rows = [r for r in published.setting_rows() if (r.dataset, r.model) == (DATASET, model)]
     made = [recipe(row, setup) for row in rows]
-    space = {each.optimizer: _choices(each, rates(row)) for each, row in zip(made, rows, strict=True)}
+    space = {
+        each.optimizer: _choices(each, rates(row)) for each, row in zip(made, rows, strict=True)
+    }
     shared = made[0].model_dump(exclude=set(_NOT_SHARED))
     found = sweep(space, metric="top1", val_size=HELD_OUT, out=out / model, jobs=jobs, **shared)
     names = {lab: paper for paper, lab in published.OPTIMIZERS.items()}
