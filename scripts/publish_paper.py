@@ -10,20 +10,22 @@ them. The same runs give the same files.
 from __future__ import annotations
 
 import re
-import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import pages  # noqa: E402
+import paper_findings as findings  # noqa: E402
 
+from lpsgd.lab.errors import UserError  # noqa: E402
 from lpsgd.lab.paper.choices import read_choices  # noqa: E402
 from lpsgd.lab.paper.protocol import RunGroup, Setup, load_runs  # noqa: E402
 from lpsgd.lab.paper.scales import get_scale, model_names  # noqa: E402
-from lpsgd.lab.paper.tables import published  # noqa: E402
 from lpsgd.lab.paper.targets import PlannedTarget, draw, plan_target  # noqa: E402
 from lpsgd.lab.report.document import Document, to_markdown, write_document  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
@@ -31,82 +33,92 @@ from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 PAGE = ROOT / "docs/results.md"
 RESULTS = ROOT / "docs/results/paper"
 RUNS = ROOT / "results/cpu"
-# What is published, and of which networks: Fig. 1 and Fig. 4 have panels of ImageNet besides.
-TARGETS: Mapping[str, str | None] = {
-    "table1": None,
-    "table2": None,
-    "fig1": "resnet18",
-    "fig2": None,
-    "fig4": "resnet18",
-    "decay": None,
-    "claims": None,
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A target as it is published: of which networks, and with which answers to open questions."""
+
+    target: str
+    models: str | None = None
+    choices: tuple[str, ...] = ()
+
+
+# Fig. 1 and Fig. 4 have panels of ImageNet besides.
+ENTRIES: Mapping[str, Entry] = {
+    "table1": Entry("table1"),
+    "table1-retuned": Entry("table1", "vgg11,resnet18", ("settings=retuned",)),
+    "table2": Entry("table2"),
+    "fig1": Entry("fig1", "resnet18"),
+    "fig1-lpsgdm": Entry("fig1", "resnet18", ("fig1-optimizer=lpsgdm",)),
+    "fig2": Entry("fig2"),
+    "fig4": Entry("fig4", "resnet18"),
+    "decay": Entry("decay"),
+    "claims": Entry("claims"),
+}
+SENTENCES: Mapping[str, Callable[[Sequence[RunGroup]], str]] = {
+    "table1": partial(findings.table_sentence, how="the paper's settings"),
+    "table1-retuned": partial(findings.table_sentence, how="retuned learning rates"),
+    "table2": partial(findings.table_sentence, how="the paper's settings"),
+    "fig2": findings.fig2_sentence,
+    "fig4": findings.fig4_sentence,
+    "decay": findings.decay_sentence,
 }
 
 
 def planned(name: str, runs: Path = RUNS) -> PlannedTarget:
-    """A target at CPU scale, with the runs of this repository."""
-    scale = get_scale("cpu")
-    models = model_names(TARGETS[name])
-    return plan_target(name, Setup(scale, read_choices(()), runs, models, scale.seeds))
+    """An entry at CPU scale, with the runs of this repository."""
+    entry, scale = ENTRIES[name], get_scale("cpu")
+    choices, models = read_choices(entry.choices), model_names(entry.models)
+    return plan_target(entry.target, Setup(scale, choices, runs, models, scale.seeds))
 
 
 def command(name: str) -> str:
-    """What trains and draws a target."""
-    only = f" --models {TARGETS[name]}" if TARGETS[name] else ""
-    return f"lpsgd reproduce {name} --scale cpu{only} --out results/cpu"
+    """What trains and draws an entry."""
+    entry = ENTRIES[name]
+    only = f" --models {entry.models}" if entry.models else ""
+    chosen = "".join(f" --choose {choice}" for choice in entry.choices)
+    return f"lpsgd reproduce {entry.target} --scale cpu{only}{chosen} --out results/cpu"
 
 
-def section(name: str, document: Document) -> str:
-    """A document as a part of the page: headings below the page's, files in their folder."""
+def section(name: str, document: Document, groups: Sequence[RunGroup]) -> str:
+    """A document as a part of the page, after what it tells: headings below the page's."""
     text = re.sub(r"^#", "###", to_markdown(document), flags=re.MULTILINE)
     text = re.sub(r"\]\((?!https?:)([^)]+)\)", rf"](results/paper/{name}/\1)", text)
-    return f"`{command(name)}`\n\n{text}\n"
+    found = f"{SENTENCES[name](groups)}\n\n" if name in SENTENCES else ""
+    return f"{found}`{command(name)}`\n\n{text}\n"
 
 
-def orders(groups: Sequence[RunGroup]) -> str:
-    """The optimizers of each network by their last accuracy: the paper's, and these runs'."""
-    body = []
-    for model in dict.fromkeys(group.model for group in groups):
-        own = [group for group in groups if group.model == model]
-        paper = {group.label: _published(group) for group in own}
-        here = {group.label: statistics.mean(_final(group)) for group in own}
-        body.append([model, _order(paper), _order(here)])
-    return pages.table(["network", "the paper's order, accuracy in %", "the order here"], body)
-
-
-def _published(group: RunGroup) -> float:
-    last = published.checkpoints(group.dataset)[-1]
-    return published.result(group.dataset, group.model, group.label, "test_top1", last).mean
-
-
-def _final(group: RunGroup) -> Iterator[float]:
-    for run in group.runs:
-        score = run.history[-1].test_top1 if run.history else None
-        if score is not None:
-            yield score
-
-
-def _order(scores: Mapping[str, float]) -> str:
-    ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-    return ", ".join(f"{label} {scores[label]:.1f}" for label in ranked)
+def missing(name: str, runs: Path) -> str:
+    """How many runs an entry lacks, as a sentence; empty if it is whole."""
+    try:
+        plan = planned(name, runs)
+    except UserError:  # learning rates that nobody searched yet
+        return "Not searched yet: `python scripts/retune_paper.py` does it.\n"
+    if count := len(plan.missing()):
+        return (
+            f"Not run to its end yet: {count} of {len(plan.tasks)} runs are missing. "
+            f"`{command(name)}` trains them.\n"
+        )
+    return ""
 
 
 def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
     """What stands between the marks of the page, and the documents of what is whole."""
     texts: dict[str, str] = {}
     documents: dict[str, Document] = {}
-    for name in TARGETS:
-        plan = planned(name, runs)
-        if missing := plan.missing():
-            texts[name] = (
-                f"Not run to its end yet: {len(missing)} of {len(plan.tasks)} runs are missing. "
-                f"`{command(name)}` trains them.\n"
-            )
+    groups: dict[str, list[RunGroup]] = {}
+    for name in ENTRIES:
+        if lack := missing(name, runs):
+            texts[name] = lack
             continue
+        plan = planned(name, runs)
+        groups[name] = load_runs(plan.groups)
         documents[name] = draw(plan)
-        texts[name] = section(name, documents[name])
-        if name.startswith("table"):
-            texts[name] += f"\n{orders(load_runs(plan.groups))}\n"
+        texts[name] = section(name, documents[name], groups[name])
+    for name in ("table1", "table2"):
+        own, retuned = groups.get(name, ()), groups.get(f"{name}-retuned", ())
+        texts[f"{name}-orders"] = findings.orders(own, retuned) if own else ""
     return texts, documents
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import re
 from pathlib import Path
@@ -47,11 +48,95 @@ def test_a_target_is_published_once_none_of_its_runs_is_missing(
     write_run(last.folder, last.label, last.recipe.seed, [], state="diverged", epochs=20)
     texts, documents = publish.contents(tmp_path)
     assert "table1" in documents  # what diverged is not missing
-    orders = texts["table1"].partition("| the order here |")[2]
+    orders = texts["table1-orders"]
     (order,) = re.findall(r"^\| ResNet-18 \| (.*) \| (.*) \|$", orders, re.MULTILINE)
     # the paper's Table 1 at epoch 200, and the scores above
     assert order[0] == "LPSGDM 94.8, AdamW 94.1, Lion 94.0, SGD w/ Momentum 93.2"
     assert order[1] == "SGD w/ Momentum 70.0, LPSGDM 65.0, AdamW 60.0, Lion 50.0"
+    sentence = texts["table1"].partition("\n")[0]
+    assert "LPSGDM ends first on 0 of 3 networks (in the paper on 3)" in sentence
+    kept = re.search(r"(\d+) of the 18 pairs", sentence)
+    assert kept is not None
+    assert int(kept[1]) == _pairs_in_the_papers_order(scores)
+    assert "on ResNet-18 −5.00 points from SGD w/ Momentum, the best of the others" in sentence
     links = re.findall(r"\]\(([^)]+)\)", texts["table1"])
     assert links
     assert all(link.startswith("results/paper/table1/") for link in links)
+
+
+def _pairs_in_the_papers_order(scores: dict[str, float]) -> int:
+    """Counted from the paper's CSV by another way: signs of all ordered differences."""
+    with (ROOT / "src/lpsgd/lab/paper/results.csv").open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["dataset"] == "cifar10"]
+    names = {"SGD w/ Momentum": "sgd", "AdamW": "adamw", "Lion": "lion", "LPSGDM": "lpsgdm"}
+    ends = [r for r in rows if r["metric"] == "test_top1" and r["epoch"] == "200"]
+    agree = 0
+    for one in ends:
+        for other in ends:
+            if one["model"] == other["model"] and float(one["mean"]) > float(other["mean"]):
+                agree += scores[names[one["optimizer"]]] > scores[names[other["optimizer"]]]
+    return agree
+
+
+def made_up(publish: Any, name: str, folder: Path, score: Any, **settings: Any) -> str:
+    """The sentence of an entry all of whose runs end at ``score(label, seed)``."""
+    plan = publish.planned(name, folder)
+    for group in plan.groups:
+        for task in group.tasks:
+            final, seed = score(group.label, task.recipe.seed), task.recipe.seed
+            rows = history(final, seed=seed, epochs=20)
+            write_run(task.folder, task.label, seed, rows, epochs=20, settings=settings or None)
+    sentence: str = publish.SENTENCES[name](publish.load_runs(plan.groups))
+    return sentence
+
+
+def test_fig2_says_the_difference_and_the_papers(publish: Any, tmp_path: Path) -> None:
+    scores = {"SGD": 50.0, "LPSGD": 53.0}
+    said = made_up(publish, "fig2", tmp_path, lambda label, seed: scores[label] + seed)
+    assert (
+        "on ResNet-18 and CIFAR-10 LPSGD ends +3.00 points from SGD (the paper says +0.65)" in said
+    )
+    assert (
+        "on ResNet-50 and CIFAR-100 LPSGD ends +3.00 points from SGD (the paper says +4.92)" in said
+    )
+
+
+def test_fig4_names_the_best_and_what_is_certainly_worse(publish: Any, tmp_path: Path) -> None:
+    # seeds 0, 1, 2: p_max = 4 leads 6 by 0.1, 0, 0.2 (t = 1.7), 2 by 5.1, 4.9, 5 and the rest by 10
+    noise = {4: (0, 0, 0), 6: (-0.1, 0, -0.2), 2: (-5.1, -4.9, -5)}
+
+    def score(label: str, seed: int) -> float:
+        p = int(label.rpartition(" ")[2])
+        return 60 + seed + noise.get(p, (-10, -10.1, -9.9))[seed]
+
+    said = made_up(publish, "fig4", tmp_path, score)
+    assert said.startswith("Accuracy is not monotone in p_max (2: 56.0, 4: 61.0, 6: 60.9,")
+    assert "p_max = 4 ends best" in said
+    assert said.endswith(": p_max = 2, p_max = 9, p_max = 16.")
+    falling = made_up(
+        publish, "fig4", tmp_path / "b", lambda label, seed: 60.5 - int(label[8:]) + seed
+    )
+    assert falling.startswith("Accuracy falls with every increase of p_max (2: 59.5, 4: 57.5,")
+
+
+def test_decay_says_by_how_much_the_step_shrinks(publish: Any, tmp_path: Path) -> None:
+    scores = {"paper": 50.0, "rms": 52.0}
+    said = made_up(publish, "decay", tmp_path, lambda label, seed: scores.get(label, 49.0) + seed)
+    rows = history(50.0, seed=0, epochs=20)
+    first, last = (row["update_rms"] / row["lr"] for row in (rows[0], rows[-2]))  # then lr is 0
+    assert f"paper by {first / last:.3g} (51.0 %)" in said
+    assert "rms +2.00" in said
+    assert "dual −1.00" in said
+
+
+def test_retuned_rates_won_their_search(publish: Any) -> None:
+    retune = importlib.import_module("retune_paper")
+    with retune.TRIALS.open(newline="") as file:
+        trials = list(csv.DictReader(file))
+    rates = importlib.import_module("lpsgd.lab.paper.tables.published").retuned_rates()
+    assert {(r.model, r.optimizer) for r in rates} == {(t["model"], t["optimizer"]) for t in trials}
+    for rate in rates:
+        own = [t for t in trials if (t["model"], t["optimizer"]) == (rate.model, rate.optimizer)]
+        assert len(own) == len(retune.FACTORS)
+        best = max(own, key=lambda t: float(t["val_top1"] or -1))
+        assert float(best["lr"]) == rate.lr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -213,8 +214,24 @@ def test_every_target_at_smoke_scale(everything: Path, target: str) -> None:
     if plan:
         assert "not comparable with the paper's" in "\n".join(lines)
         assert "digits" in lines[0] or "generated noise" in lines[0]
-    pictures = {"claims": 0, "grid": 0, "fig1": 2, "fig3": 2, "theory": 3}
+    pictures = {"claims": 0, "grid": 0, "fig1": 2, "fig3": 2, "fig4": 2, "theory": 3}
     assert len(list(folder.glob("*.svg"))) == pictures.get(target, 1)
+
+
+@pytest.mark.slow
+def test_fig1_says_how_its_statistics_moved(everything: Path) -> None:
+    words = (everything / "fig1" / "fig1.md").read_text()
+    with (everything / "fig1" / "fig1.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["panel"].startswith("ResNet-18")]
+    first, last = rows[0], rows[-1]
+    assert f"epoch 0 → {last['epoch']}: the smallest eigenvalue " in words
+    moved = f"the largest {float(first['largest']):.3g} → {float(last['largest']):.3g},"
+    assert moved in words
+    below = [f"{float(row['share below 0']):.1%}" for row in (first, last)]
+    assert f"below zero {below[0]} → {below[1]}" in words
+    for row in rows:
+        assert float(row["smallest"]) < float(row["largest"])
+        assert 0 <= float(row["share below 0"]) <= 1 >= float(row["negative mass"]) >= 0
 
 
 @pytest.mark.slow
@@ -229,7 +246,7 @@ def test_the_gathered_page_holds_everything_and_asks_for_nothing(
     sections = page.eval_on_selector_all("main > section", "all => all.map(s => s.id)")
     assert sections == list(TARGETS)
     widths = page.eval_on_selector_all("img", "all => all.map(i => i.naturalWidth)")
-    assert len(widths) == 13
+    assert len(widths) == 14
     assert min(widths) > 100
     assert complaints == []
     links = page.eval_on_selector_all("main section a", "all => all.map(a => a.href)")

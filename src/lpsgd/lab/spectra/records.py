@@ -17,6 +17,8 @@ class Statistics(TypedDict):
     lambda_max: float
     anisotropy: float | None
     effective_rank: float | None
+    negative_mass: float | None
+    negative_fraction: float
     outlier_count: int
     outliers: list[float]
     negative_outliers: list[float]

@@ -23,7 +23,7 @@ from lpsgd.lab.paper.tables.published import OURS
 from lpsgd.lab.recipe import Recipe
 from lpsgd.lab.report.document import Cell, Document, Picture, Table, text
 from lpsgd.lab.report.figure import CURVE_COLUMNS, curve_rows, draw_curves
-from lpsgd.lab.report.style import canvas, label_panels, legend_below, series_styles
+from lpsgd.lab.report.style import BLUE, canvas, label_panels, legend_below, series_styles
 from lpsgd.lab.report.widths import TEXT
 from lpsgd.lab.store.run_record import RunRecord
 
@@ -82,7 +82,10 @@ def draw(name: str, title: str, setup: Setup, groups: Sequence[RunGroup]) -> Doc
         Table(
             f"{name}-final",
             "Test accuracy at the last epoch (%)",
-            ("panel", "optimizer", "complete runs", "diverged", "mean", "deviation"),
+            (
+                *("panel", "optimizer", "complete runs", "diverged", "mean", "deviation"),
+                *("95 % from", "to"),
+            ),
             [(panel, *row) for panel, groups in panels.items() for row in _endings(groups)],
         ),
         Table(
@@ -93,6 +96,9 @@ def draw(name: str, title: str, setup: Setup, groups: Sequence[RunGroup]) -> Doc
             shown=False,
         ),
     )
+    if name == "fig4":
+        caption = "Test accuracy at the last epoch: means with their 95 % intervals over seeds."
+        document.add(Picture("fig4-final", caption, final_figure(panels)))
     if name == "fig2" and scale.comparable:
         stated = (
             f"{tables.DATASETS[dataset]}: {before:.2f} % (SGD), {after:.2f} % (LPSGD)"
@@ -104,12 +110,12 @@ def draw(name: str, title: str, setup: Setup, groups: Sequence[RunGroup]) -> Doc
 
 
 def _endings(groups: Mapping[str, Sequence[RunRecord]]) -> Iterator[tuple[Cell, ...]]:
-    """For each label: complete runs, diverged runs, mean and deviation at the last epoch."""
+    """For each label: complete and diverged runs; mean, deviation and interval at the end."""
     for label, runs in groups.items():
         summary = summarise(list(final_values(runs, "test_top1").values()))
         states = [run.state for run in runs]
         counts = states.count("complete"), states.count("diverged")
-        yield label, *counts, summary.mean, summary.sd
+        yield label, *counts, summary.mean, summary.sd, summary.low, summary.high
 
 
 def accuracy_figure(panels: Panels, decorate: Decorate | None = None) -> Figure:
@@ -126,4 +132,23 @@ def accuracy_figure(panels: Panels, decorate: Decorate | None = None) -> Figure:
         if len(panels) > 1:
             label_panels(*every_axes)
         legend_below(figure, every_axes[0])
+    return figure
+
+
+def final_figure(panels: Panels) -> Figure:
+    """The last test accuracy of each line of each panel, with its interval."""
+    with canvas(TEXT if len(panels) > 1 else TEXT / 2, 2.4) as figure:
+        every_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (panel, groups) in zip(every_axes, panels.items(), strict=True):
+            for place, runs in enumerate(groups.values()):
+                found = summarise(list(final_values(runs, "test_top1").values()))
+                if found.low is not None and found.high is not None:
+                    axes.plot([place, place], [found.low, found.high], color=BLUE, linewidth=2.5)
+                if found.mean is not None:
+                    axes.plot([place], [found.mean], "o", color=BLUE, markersize=4)
+            axes.set_xticks(range(len(groups)), [label.rpartition(" ")[2] for label in groups])
+            axes.set(title=panel, xlabel=next(iter(groups)).partition(" ")[0])
+        every_axes[0].set_ylabel("test accuracy, top-1 (%)")
+        if len(panels) > 1:
+            label_panels(*every_axes)
     return figure

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 PANELS = {("cifar10", "ResNet-18"): 20, ("imagenet1k", "ResNet-50"): 5}
 # what the introduction reads off the figure: largest and smallest eigenvalue early in training
 STATED = {"cifar10": (17.5, -2.5), "imagenet1k": (1180.0, -680.0)}
+# a column of the table -> the statistic, and how the sentence below the table names and prints it
+STATISTICS = {
+    "smallest": ("lambda_min", "the smallest eigenvalue", "{:.3g}"),
+    "largest": ("lambda_max", "the largest", "{:.3g}"),
+    "share below 0": ("negative_fraction", "the share of eigenvalues below zero", "{:.1%}"),
+    "negative mass": ("negative_mass", "their part of Σ|λ|", "{:.1%}"),
+    "anisotropy": ("anisotropy", "the spread d·λ_max / Σ|λ|", "{:.3g}"),
+}
 
 
 def plan(setup: Setup) -> list[RunGroup]:
@@ -114,6 +122,7 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     )
     rows: list[tuple[Cell, ...]] = []
     nodes: list[tuple[Cell, ...]] = []
+    movements: list[str] = []
     for letter, group in zip("ab", groups, strict=False):
         records = list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
         name = f"{group.model} / {data_title(group.dataset, setup)}"
@@ -121,6 +130,7 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
         spacing = "epoch" if epochs == 1 else f"{epochs} epochs"
         rows += list(_extremes(name, records))
         nodes += list(_nodes(name, records))
+        movements.append(f"{name}, {movement(records)}")
         document.add(
             Picture(
                 f"fig1-{letter}",
@@ -133,9 +143,10 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
         Table(
             "fig1",
             "The extremes of the spectrum",
-            ("panel", "epoch", "smallest", "largest", "outliers above", "outliers below"),
+            ("panel", "epoch", *STATISTICS, "outliers above", "outliers below"),
             rows,
         ),
+        text(*movements),
         Table(
             "fig1-spectra",
             "the Lanczos nodes and weights that are drawn",
@@ -157,9 +168,25 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
 def _extremes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:
     for record in records:
         numbers = record["statistics"]
-        above, below = len(numbers["outliers"]), len(numbers["negative_outliers"])
-        ends = numbers["lambda_min"], numbers["lambda_max"]
-        yield panel, record["epoch"], *ends, above, below
+        found = (_statistic(record, key) for key, _, _ in STATISTICS.values())
+        outliers = len(numbers["outliers"]), len(numbers["negative_outliers"])
+        yield panel, record["epoch"], *found, *outliers
+
+
+def movement(records: Sequence[CurvatureRecord]) -> str:
+    """Each statistic at the first and the last measurement, in words."""
+    first, last = records[0], records[-1]
+    parts = []
+    for key, meaning, form in STATISTICS.values():
+        ends = [_statistic(record, key) for record in (first, last)]
+        before, after = ("-" if end is None else form.format(end) for end in ends)
+        parts.append(f"{meaning} {before} → {after}")
+    return f"epoch {first['epoch']:g} → {last['epoch']:g}: {', '.join(parts)}."
+
+
+def _statistic(record: CurvatureRecord, key: str) -> float | None:
+    value: float | None = record["statistics"][key]  # type: ignore[literal-required]
+    return value
 
 
 def _nodes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:

@@ -1,0 +1,153 @@
+"""What the paper's tables and figures tell at a smaller scale, in sentences made from the runs.
+
+Each function takes the loaded runs of a target and returns Markdown; none has a number of its own
+but the paper's. `publish_paper.py` puts them on the page.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+
+import pages
+
+from lpsgd.lab.analysis import stats
+from lpsgd.lab.analysis.curves import final_values, learning_curve
+from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
+from lpsgd.lab.paper.protocol import RunGroup
+from lpsgd.lab.paper.tables import published
+
+Scores = Mapping[str, float]
+
+
+def accuracies(group: RunGroup) -> dict[int, float]:
+    """The last test accuracy of each seed that ended."""
+    return final_values(group.runs, "test_top1")
+
+
+def by_model(groups: Sequence[RunGroup]) -> dict[str, Scores]:
+    """The mean last accuracy of each optimizer on each network."""
+    found: dict[str, dict[str, float]] = {}
+    for group in groups:
+        scores = list(accuracies(group).values())
+        found.setdefault(group.model, {})[group.label] = statistics.mean(scores or [float("nan")])
+    return found
+
+
+def published_scores(groups: Sequence[RunGroup]) -> dict[str, Scores]:
+    """The paper's last accuracies of the same."""
+    found: dict[str, dict[str, float]] = {}
+    for group in groups:
+        last = published.checkpoints(group.dataset)[-1]
+        place = group.dataset, group.model, group.label, "test_top1", last
+        found.setdefault(group.model, {})[group.label] = published.result(*place).mean
+    return found
+
+
+def orders(groups: Sequence[RunGroup], retuned: Sequence[RunGroup] = ()) -> str:
+    """The optimizers of each network by their last accuracy: the paper's, and these runs'."""
+    columns = {
+        "the paper, 200 epochs": published_scores(groups),
+        "here, the paper's settings": by_model(groups),
+    }
+    if retuned:
+        columns["here, learning rates retuned"] = by_model(retuned)
+    body = [
+        [model, *(_order(found[model]) if model in found else "–" for found in columns.values())]
+        for model in by_model(groups)
+    ]
+    return pages.table(["network", *columns], body)
+
+
+def _order(scores: Scores) -> str:
+    ranked = sorted(scores, key=scores.__getitem__, reverse=True)
+    return ", ".join(f"{label} {scores[label]:.1f}" for label in ranked)
+
+
+def table_sentence(groups: Sequence[RunGroup], how: str) -> str:
+    """On how many networks LPSGDM is first, and how many pairs keep the paper's order."""
+    paper, here = published_scores(groups), by_model(groups)
+    first = [
+        sum(max(scores, key=scores.__getitem__) == published.OURS for scores in each.values())
+        for each in (paper, here)
+    ]
+    pairs = [(model, a, b) for model in here for a, b in combinations(here[model], 2)]
+    kept = sum((paper[m][a] > paper[m][b]) == (here[m][a] > here[m][b]) for m, a, b in pairs)
+    margins = "; ".join(f"on {model} {_margin(model, groups)}" for model in here)
+    return (
+        f"With {how}, {published.OURS} ends first on {first[1]} of {len(here)} networks (in the "
+        f"paper on {first[0]}), and {kept} of the {len(pairs)} pairs of optimizers stand in the "
+        f"paper's order. Paired by seed, {published.OURS} ends {margins}."
+    )
+
+
+def _margin(model: str, groups: Sequence[RunGroup]) -> str:
+    own = {g.label: accuracies(g) for g in groups if g.model == model}
+    ours = own.pop(published.OURS)
+    means = {label: statistics.mean(scores.values()) for label, scores in own.items() if scores}
+    best = max(means, key=means.__getitem__)
+    return f"{_difference(ours, own[best])} points from {best}, the best of the others"
+
+
+def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:
+    """first - second with its interval, over the seeds that both have."""
+    seeds = sorted(first.keys() & second.keys())
+    found = stats.paired([first[s] for s in seeds], [second[s] for s in seeds])
+    return pages.interval(found.difference, found.low, found.high, 2) or "no common seed"
+
+
+def fig2_sentence(groups: Sequence[RunGroup]) -> str:
+    """LPSGD minus SGD on each panel, beside what the introduction says."""
+    parts = []
+    for dataset, model in dict.fromkeys((g.dataset, g.model) for g in groups):
+        own = {g.label: accuracies(g) for g in groups if g.dataset == dataset}
+        before, after = FIG2_STATED[dataset]
+        parts.append(
+            f"on {model} and {published.DATASETS[dataset]} LPSGD ends "
+            f"{_difference(own['LPSGD'], own['SGD'])} points from SGD (the paper says "
+            f"{pages.signed(after - before, 2)})"
+        )
+    return f"Paired by seed, with 95 % intervals: {'; '.join(parts)}."
+
+
+def fig4_sentence(groups: Sequence[RunGroup]) -> str:
+    """The p_max that ends best, and which others are certainly worse."""
+    scores = {group.label: accuracies(group) for group in groups}
+    means = {label: statistics.mean(own.values()) for label, own in scores.items() if own}
+    best = max(means, key=means.__getitem__)
+    worse = ", ".join(_certainly_worse(scores, best)) or "no other value"
+    falls = all(a >= b for a, b in pairwise(means.values()))
+    shape = "Accuracy falls with every increase of" if falls else "Accuracy is not monotone in"
+    ends = ", ".join(f"{label.rpartition(' ')[2]}: {mean:.1f}" for label, mean in means.items())
+    return (
+        f"{shape} p_max ({ends} %). {best} ends best; certainly worse, paired by seed at 95 % "
+        f"without a correction for the number of comparisons: {worse}."
+    )
+
+
+def _certainly_worse(scores: Mapping[str, Mapping[int, float]], best: str) -> Iterator[str]:
+    for label, own in scores.items():
+        seeds = sorted(own.keys() & scores[best].keys())
+        found = stats.paired([own[s] for s in seeds], [scores[best][s] for s in seeds])
+        if found.high is not None and found.high < 0:
+            yield label
+
+
+def decay_sentence(groups: Sequence[RunGroup]) -> str:
+    """By how much each version shrinks the step per learning rate, and where it ends."""
+    versions = {group.label: group for group in groups}
+    parts = []
+    for label, group in versions.items():
+        sizes = [point.mean for point in learning_curve(group.runs, "update_per_lr").points]
+        accuracy = statistics.mean(accuracies(group).values())
+        parts.append(f"{label} by {sizes[0] / sizes[-1]:.3g} ({accuracy:.1f} %)")
+    against = "; ".join(
+        f"{label} {_difference(accuracies(group), accuracies(versions['paper']))}"
+        for label, group in versions.items()
+        if label != "paper"
+    )
+    return (
+        "Over the run the step, divided by the learning rate, shrinks (and test accuracy ends at): "
+        f"{', '.join(parts)}. In points against the paper's rule, paired by seed: {against}."
+    )
