@@ -1,14 +1,16 @@
 """Publish the paper's results at CPU scale: docs/results/paper and the page docs/results.md.
 
-python scripts/publish_paper.py
+python scripts/publish_paper.py [--compute]
 
 Draws what the runs in results/cpu say and trains nothing: of a target whose runs are not all there
 the page says how many are missing. `lpsgd reproduce TARGET --scale cpu --out results/cpu` trains
-them. The same runs give the same files.
+them. The same runs give the same files. The check of the theory has no runs and takes minutes: it
+is computed anew with --compute alone, and its page is otherwise the one that is kept.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +56,10 @@ ENTRIES: Mapping[str, Entry] = {
     "fig2": Entry("fig2"),
     "fig4": Entry("fig4", "resnet18"),
     "decay": Entry("decay"),
+    "theory": Entry("theory"),
     "claims": Entry("claims"),
 }
+COMPUTED = ("theory",)
 SENTENCES: Mapping[str, Callable[[Sequence[RunGroup]], str]] = {
     "table1": partial(findings.table_sentence, how="the paper's settings"),
     "table1-retuned": partial(findings.table_sentence, how="retuned learning rates"),
@@ -81,9 +85,9 @@ def command(name: str) -> str:
     return f"lpsgd reproduce {entry.target} --scale cpu{only}{chosen} --out results/cpu"
 
 
-def section(name: str, document: Document, groups: Sequence[RunGroup]) -> str:
+def section(name: str, markdown: str, groups: Sequence[RunGroup] = ()) -> str:
     """A document as a part of the page, after what it tells: headings below the page's."""
-    text = re.sub(r"^#", "###", to_markdown(document), flags=re.MULTILINE)
+    text = re.sub(r"^#", "###", markdown, flags=re.MULTILINE)
     text = re.sub(r"\]\((?!https?:)([^)]+)\)", rf"](results/paper/{name}/\1)", text)
     found = f"{SENTENCES[name](groups)}\n\n" if name in SENTENCES else ""
     return f"{found}`{command(name)}`\n\n{text}\n"
@@ -108,14 +112,17 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
     texts: dict[str, str] = {}
     documents: dict[str, Document] = {}
     groups: dict[str, list[RunGroup]] = {}
-    for name in ENTRIES:
+    for name in COMPUTED:
+        kept = (RESULTS / name / f"{name}.md").read_text(encoding="utf-8")
+        texts[name] = section(name, kept)
+    for name in (each for each in ENTRIES if each not in COMPUTED):
         if lack := missing(name, runs):
             texts[name] = lack
             continue
         plan = planned(name, runs)
         groups[name] = load_runs(plan.groups)
         documents[name] = draw(plan)
-        texts[name] = section(name, documents[name], groups[name])
+        texts[name] = section(name, to_markdown(documents[name]), groups[name])
     for name in ("table1", "table2"):
         own, retuned = groups.get(name, ()), groups.get(f"{name}-retuned", ())
         texts[f"{name}-orders"] = findings.orders(own, retuned) if own else ""
@@ -124,11 +131,16 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
 
 def main() -> None:
     """Write page, figures and tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--compute", action="store_true", help="the check of the theory too")
+    if parser.parse_args().compute:
+        for name in COMPUTED:
+            write_document(draw(planned(name)), RESULTS / name)
     texts, documents = contents()
     for name, document in documents.items():
         write_document(document, RESULTS / name)
     write_text(PAGE, pages.fill_file(PAGE, texts, Path(__file__).name))
-    print(f"published: {', '.join(documents)}; the others miss runs")
+    print(f"published: {', '.join(sorted((*documents, *COMPUTED)))}; the others miss runs")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,22 @@ def test_the_page_is_what_the_runs_say(publish: Any, tmp_path: Path) -> None:
                 assert committed.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
+def test_the_theory_on_the_page_is_what_is_computed(publish: Any, tmp_path: Path) -> None:
+    kept = publish.RESULTS / "theory"
+    made = publish.write_document(publish.draw(publish.planned("theory")), tmp_path)
+    for path in made:
+        if path.suffix == ".csv":
+            pairs = zip(_cells(path), _cells(kept / path.name), strict=True)
+            assert all(a == b or float(a) == pytest.approx(float(b), rel=1e-6) for a, b in pairs)
+    assert {path.name for path in made} == {path.name for path in kept.iterdir()}
+
+
+def _cells(path: Path) -> list[str]:
+    with path.open(newline="") as file:
+        return [cell for row in csv.reader(file) for cell in row]
+
+
 def test_a_target_is_published_once_none_of_its_runs_is_missing(
     publish: Any, tmp_path: Path
 ) -> None:
