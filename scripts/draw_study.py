@@ -184,7 +184,9 @@ def contents(study: Study, tasks: Sequence[str], tests: Sequence[Test]) -> dict[
     found = {"verdicts": verdicts(study, tests)}
     if tests:
         found["hypotheses"] = hypotheses_table(study, tests)
-    return {**found, **{task: task_table(study, task) for task in tasks}}
+    for task in study.plan["tasks"]:
+        found[task] = task_table(study, task) if task in tasks else "Not run to its end yet.\n"
+    return found
 
 
 def main() -> None:
