@@ -6,6 +6,7 @@ but the paper's. `publish_paper.py` puts them on the page.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
@@ -27,11 +28,11 @@ def accuracies(group: RunGroup) -> dict[int, float]:
 
 
 def by_model(groups: Sequence[RunGroup]) -> dict[str, Scores]:
-    """The mean last accuracy of each optimizer on each network."""
+    """The mean last accuracy of each optimizer on each network; -inf if every run diverged."""
     found: dict[str, dict[str, float]] = {}
     for group in groups:
         scores = list(accuracies(group).values())
-        found.setdefault(group.model, {})[group.label] = statistics.mean(scores or [float("nan")])
+        found.setdefault(group.model, {})[group.label] = statistics.mean(scores or [-math.inf])
     return found
 
 
@@ -62,7 +63,10 @@ def orders(groups: Sequence[RunGroup], retuned: Sequence[RunGroup] = ()) -> str:
 
 def _order(scores: Scores) -> str:
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-    return ", ".join(f"{label} {scores[label]:.1f}" for label in ranked)
+    ends = {
+        label: f"{mean:.1f}" if mean > -math.inf else "diverged" for label, mean in scores.items()
+    }
+    return ", ".join(f"{label} {ends[label]}" for label in ranked)
 
 
 def table_sentence(groups: Sequence[RunGroup], how: str) -> str:
@@ -117,8 +121,10 @@ def fig4_sentence(groups: Sequence[RunGroup]) -> str:
     means = {label: statistics.mean(own.values()) for label, own in scores.items() if own}
     best = max(means, key=means.__getitem__)
     worse = ", ".join(_certainly_worse(scores, best)) or "no other value"
-    falls = all(a >= b for a, b in pairwise(means.values()))
-    shape = "Accuracy falls with every increase of" if falls else "Accuracy is not monotone in"
+    gains = [b - a for a, b in pairwise(means.values())]
+    shape = "Accuracy is not monotone in"
+    if all(gain > 0 for gain in gains) or all(gain < 0 for gain in gains):
+        shape = f"Accuracy {'rises' if gains[0] > 0 else 'falls'} with every increase of"
     ends = ", ".join(f"{label.rpartition(' ')[2]}: {mean:.1f}" for label, mean in means.items())
     return (
         f"{shape} p_max ({ends} %). {best} ends best; certainly worse, paired by seed at 95 % "
