@@ -50,8 +50,8 @@ def _plain(value: Any) -> Any:
 
 
 def signed(value: float, digits: int) -> str:
-    """With its sign, a real minus."""
-    return f"{value:+.{digits}f}".replace("-", "−")
+    """With its sign, a real minus; what rounds to zero is +0."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
 def interval(difference: float | None, low: float | None, high: float | None, digits: int) -> str:
