@@ -78,11 +78,12 @@ def table_sentence(groups: Sequence[RunGroup], how: str) -> str:
     ]
     pairs = [(model, a, b) for model in here for a, b in combinations(here[model], 2)]
     kept = sum((paper[m][a] > paper[m][b]) == (here[m][a] > here[m][b]) for m, a, b in pairs)
-    margins = "; ".join(f"on {model} {_margin(model, groups)}" for model in here)
+    margins = "; ".join(f"{model} {_margin(model, groups)}" for model in here)
     return (
         f"With {how}, {published.OURS} ends first on {first[1]} of {len(here)} networks (in the "
         f"paper on {first[0]}), and {kept} of the {len(pairs)} pairs of optimizers stand in the "
-        f"paper's order. Paired by seed, {published.OURS} ends {margins}."
+        f"paper's order. Points between {published.OURS} and the best of the others, paired by "
+        f"seed: {margins}."
     )
 
 
@@ -91,7 +92,7 @@ def _margin(model: str, groups: Sequence[RunGroup]) -> str:
     ours = own.pop(published.OURS)
     means = {label: statistics.mean(scores.values()) for label, scores in own.items() if scores}
     best = max(means, key=means.__getitem__)
-    return f"{_difference(ours, own[best])} points from {best}, the best of the others"
+    return f"{_difference(ours, own[best])} from {best}"
 
 
 def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:

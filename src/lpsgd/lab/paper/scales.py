@@ -65,7 +65,7 @@ class Scale:
     def note(self) -> str:
         """What every scaled result says about itself."""
         return (
-            f"{self.name.capitalize()} scale: {self.summary} These numbers are not comparable with "
+            f"At {self.name} scale: {self.summary} These numbers are not comparable with "
             "the paper's."
         )
 
