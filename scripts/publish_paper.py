@@ -24,10 +24,10 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import pages  # noqa: E402
 import paper_findings as findings  # noqa: E402
 
-from lpsgd.lab.errors import UserError  # noqa: E402
 from lpsgd.lab.paper.choices import read_choices  # noqa: E402
 from lpsgd.lab.paper.protocol import RunGroup, Setup, load_runs  # noqa: E402
 from lpsgd.lab.paper.scales import get_scale, model_names  # noqa: E402
+from lpsgd.lab.paper.tables import published  # noqa: E402
 from lpsgd.lab.paper.targets import PlannedTarget, draw, plan_target  # noqa: E402
 from lpsgd.lab.report.document import Document, to_markdown, write_document  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
@@ -46,10 +46,16 @@ class Entry:
     choices: tuple[str, ...] = ()
 
 
+def searched() -> str:
+    """The networks whose learning rates were searched again."""
+    rates = published.retuned_rates()
+    return ",".join(dict.fromkeys(published.MODELS[rate.model] for rate in rates))
+
+
 # Fig. 1 and Fig. 4 have panels of ImageNet besides.
 ENTRIES: Mapping[str, Entry] = {
     "table1": Entry("table1"),
-    "table1-retuned": Entry("table1", "vgg11,resnet18", ("settings=retuned",)),
+    "table1-retuned": Entry("table1", searched(), ("settings=retuned",)),
     "table2": Entry("table2"),
     "fig1": Entry("fig1", "resnet18"),
     "fig1-lpsgdm": Entry("fig1", "resnet18", ("fig1-optimizer=lpsgdm",)),
@@ -93,12 +99,8 @@ def section(name: str, markdown: str, groups: Sequence[RunGroup] = ()) -> str:
     return f"{found}`{command(name)}`\n\n{text}\n"
 
 
-def missing(name: str, runs: Path) -> str:
+def missing(plan: PlannedTarget, name: str) -> str:
     """How many runs an entry lacks, as a sentence; empty if it is whole."""
-    try:
-        plan = planned(name, runs)
-    except UserError:  # learning rates that nobody searched yet
-        return "Not searched yet: `python scripts/retune_paper.py` does it.\n"
     if count := len(plan.missing()):
         return (
             f"Not run to its end yet: {count} of {len(plan.tasks)} runs are missing. "
@@ -116,10 +118,10 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
         kept = (RESULTS / name / f"{name}.md").read_text(encoding="utf-8")
         texts[name] = section(name, kept)
     for name in (each for each in ENTRIES if each not in COMPUTED):
-        if lack := missing(name, runs):
+        plan = planned(name, runs)
+        if lack := missing(plan, name):
             texts[name] = lack
             continue
-        plan = planned(name, runs)
         groups[name] = load_runs(plan.groups)
         documents[name] = draw(plan)
         texts[name] = section(name, to_markdown(documents[name]), groups[name])
