@@ -14,10 +14,10 @@ from itertools import combinations, pairwise
 import pages
 
 from lpsgd.lab.analysis import stats
-from lpsgd.lab.analysis.curves import final_values, learning_curve
+from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
 from lpsgd.lab.paper.protocol import RunGroup
-from lpsgd.lab.paper.tables import published
+from lpsgd.lab.paper.tables import decay, published
 
 Scores = Mapping[str, float]
 
@@ -95,10 +95,15 @@ def _margin(model: str, groups: Sequence[RunGroup]) -> str:
     return f"{_difference(ours, own[best])} from {best}"
 
 
-def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:
-    """first - second with its interval, over the seeds that both have."""
+def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> stats.Paired:
+    """first - second over the seeds that both have."""
     seeds = sorted(first.keys() & second.keys())
-    found = stats.paired([first[s] for s in seeds], [second[s] for s in seeds])
+    return stats.paired([first[s] for s in seeds], [second[s] for s in seeds])
+
+
+def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:
+    """first - second with its interval."""
+    found = _paired(first, second)
     return pages.interval(found.difference, found.low, found.high, 2) or "no common seed"
 
 
@@ -135,20 +140,16 @@ def fig4_sentence(groups: Sequence[RunGroup]) -> str:
 
 def _certainly_worse(scores: Mapping[str, Mapping[int, float]], best: str) -> Iterator[str]:
     for label, own in scores.items():
-        seeds = sorted(own.keys() & scores[best].keys())
-        found = stats.paired([own[s] for s in seeds], [scores[best][s] for s in seeds])
-        if found.high is not None and found.high < 0:
+        high = _paired(own, scores[best]).high
+        if high is not None and high < 0:
             yield label
 
 
 def decay_sentence(groups: Sequence[RunGroup]) -> str:
     """By how much each version shrinks the step per learning rate, and where it ends."""
     versions = {group.label: group for group in groups}
-    parts = []
-    for label, group in versions.items():
-        sizes = [point.mean for point in learning_curve(group.runs, "update_per_lr").points]
-        accuracy = statistics.mean(accuracies(group).values())
-        parts.append(f"{label} by {sizes[0] / sizes[-1]:.3g} ({accuracy:.1f} %)")
+    rows = decay.summary_rows({label: group.runs for label, group in versions.items()})
+    parts = [f"{label} by {ratio:.3g} ({mean:.1f} %)" for label, _, _, ratio, mean, _ in rows]
     against = "; ".join(
         f"{label} {_difference(accuracies(group), accuracies(versions['paper']))}"
         for label, group in versions.items()

@@ -97,7 +97,7 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
             "decay-summary",
             "Size of the step per learning rate at the first and the last epoch, and where it ends",
             ("version", "first", "last", "shrinks by", "final test accuracy (%)", "deviation"),
-            list(_summary(versions)),
+            list(summary_rows(versions)),
         ),
         Table(
             "decay",
@@ -114,7 +114,8 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     return document
 
 
-def _summary(versions: Versions) -> Iterator[tuple[Cell, ...]]:
+def summary_rows(versions: Versions) -> Iterator[tuple[Cell, ...]]:
+    """For each version its step per lr at both ends, their ratio, and where accuracy ends."""
     for label, runs in versions.items():
         sizes = [point.mean for point in learning_curve(runs, "update_per_lr").points]
         accuracy = summarise(list(final_values(runs, "test_top1").values()))
