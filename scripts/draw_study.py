@@ -1,4 +1,4 @@
-"""Write what the study found: tables in docs/study.md, figures and CSV files in docs/results.
+"""Write what the study found: docs/study.md, the answer in the README, docs/results/study.
 
 python scripts/draw_study.py
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -22,6 +22,8 @@ import pages  # noqa: E402
 from scores import UNITS, Dot, draw_dots, width_text  # noqa: E402
 from study import RESULTS  # noqa: E402
 from study_results import (  # noqa: E402
+    OURS,
+    PAPER,
     REFERENCE,
     Standing,
     Study,
@@ -36,7 +38,9 @@ from lpsgd.lab.report import style, widths  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
 PAGE = ROOT / "docs/study.md"
-FIRST = ("convnet", "gpt")  # what the README shows: photographs and text
+ANSWERS = (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/choosing.md")
+# what the README shows
+FIRST = {"convnet": "CIFAR-10 images", "gpt": "text"}
 NAMES = {"LPSGDM": "LPSGDM (the paper's)", "LPSGDM-rms": 'LPSGDM, normalize="rms"'}
 NAMES["LPSGDM-constant"] = "LPSGDM, p = 6 throughout"
 
@@ -117,6 +121,36 @@ def verdicts(study: Study, tests: Sequence[Test]) -> str:
     return "".join(lines)
 
 
+def answer(study: Study, tests: Sequence[Test]) -> str:
+    """The study in two sentences: on the README's two tasks, then over all."""
+    ours, paper = (
+        {test.task: test for test in tests if (test.first, test.second) == (label, REFERENCE)}
+        for label in (OURS, PAPER)
+    )
+    return (
+        f"Tuned with equal trials, {len(study.plan['seeds'])} paired seeds each, `{OURS}` ends "
+        f"{_leads(study, ours)}; `{PAPER}` as the paper prints it ends {_leads(study, paper)}. "
+        f"Of the study's {len(ours)} tasks, small networks trained for minutes on a CPU, `{OURS}` "
+        f"is certainly better than {REFERENCE} on {_count(ours, 1)} and worse on "
+        f"{_count(ours, -1)}, `{PAPER}` better on {_count(paper, 1)} and worse on "
+        f"{_count(paper, -1)}.\n"
+    )
+
+
+def _leads(study: Study, tests: Mapping[str, Test]) -> str:
+    parts = []
+    for task, where in FIRST.items():
+        by = tests[task].paired.difference or 0.0
+        unit, digits = {"top1": ("points", 1), "nll": ("nats", 2)}[study.metric(task)]
+        word = "better" if by > 0 else "worse"
+        parts.append(f"{abs(by):.{digits}f} {unit} {word} than {REFERENCE} on {where}")
+    return " and ".join(parts)
+
+
+def _count(tests: Mapping[str, Test], certain: int) -> int:
+    return sum(test.certain == certain for test in tests.values())
+
+
 def standings_csv(study: Study, tasks: Sequence[str]) -> str:
     """Every number of the tables of tasks."""
     head = "task,metric,competitor,lr,lr_at_edge,n,diverged,mean,sd,low,high,better_than_adamw,"
@@ -174,7 +208,7 @@ def _scores(axes: Axes, found: Sequence[Standing], unit: str, task: str) -> None
 
 def _colour(label: str) -> str:
     """LPMuon, the rules on coordinates, and everything else."""
-    if label == "LPMuon":
+    if label == OURS:
         return style.BLUE
     return style.VERMILION if label.startswith("LPSGDM") else style.MUTED
 
@@ -203,8 +237,11 @@ def main() -> None:
     write_text(RESULTS / "summary.csv", standings_csv(study, tasks))
     write_text(RESULTS / "hypotheses.csv", hypotheses_csv(tests))
     draw_scores(study, tasks, RESULTS / "scores")
-    if set(FIRST) <= set(tasks):
-        draw_scores(study, FIRST, RESULTS / "first")
+    if not missing:
+        draw_scores(study, tuple(FIRST), RESULTS / "first")
+        for path in ANSWERS:
+            said = {"answer": answer(study, tests)}
+            write_text(path, pages.fill_file(path, said, Path(__file__).name))
 
 
 if __name__ == "__main__":

@@ -69,16 +69,22 @@ class Test:
     low_90: float | None = None
 
     @property
-    def holds(self) -> bool:
-        """Whether the hypothesis holds here; the third, "is no better", until it is refuted.
+    def certain(self) -> int:
+        """1 if the first is certainly better, -1 if it is certainly worse, else 0.
 
         Without a spread there is no p value, and the difference itself decides.
         """
+        difference = self.paired.difference or 0.0
+        if self.p_holm is not None and self.p_holm >= stats.ALPHA:
+            return 0
+        return (difference > 0) - (difference < 0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the hypothesis holds here; the third, "is no better", until it is refuted."""
         if self.margin is not None:
             return self.low_90 is not None and self.low_90 > -self.margin
-        certain = self.p_holm is None or self.p_holm < stats.ALPHA
-        wins = certain and (self.paired.difference or 0.0) > 0
-        return not wins if self.hypothesis == 3 else wins
+        return (self.certain > 0) != (self.hypothesis == 3)
 
 
 @dataclass(frozen=True)

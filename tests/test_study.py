@@ -198,6 +198,31 @@ def test_no_verdict_before_all_tasks_were_run(study: Any, results: Any, tmp_path
     assert "3. LPSGDM as printed does not beat AdamW on any task: **is not refuted** (2 of" in text
 
 
+def test_the_answer_in_two_sentences(
+    study: Any, results: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = importlib.import_module("draw_study")
+    monkeypatch.setattr(draw, "FIRST", {"images": "photographs", "text": "prose"})
+    made_up(study, tmp_path, {"images": IMAGES, "text": TEXT})
+    every = results.read_study(tmp_path, PLAN)
+    said = draw.answer(every, results.hypotheses(every, every.finished()))
+    # LPMuon - AdamW: 6, 6.1, 6.6 and a tenth of it; LPSGDM - AdamW: -10, -10, -9.6
+    assert (
+        "`LPMuon` ends 6.2 points better than AdamW on photographs and 0.62 nats better than "
+        "AdamW on prose; `LPSGDM` as the paper prints it ends 9.9 points worse than AdamW on "
+        "photographs and 0.99 nats worse than AdamW on prose." in said
+    )
+    assert "3 paired seeds" in said
+    assert "`LPMuon` is certainly better than AdamW on 2 and worse on 0" in said
+    assert "`LPSGDM` better on 0 and worse on 2." in said
+    alike = {**IMAGES, "LPMuon": [61, 61, 61], "LPSGDM": [61, 62, 63.1]}
+    made_up(study, tmp_path, {"images": alike})
+    every = results.read_study(tmp_path, PLAN)
+    said = draw.answer(every, results.hypotheses(every, every.finished()))
+    assert "`LPMuon` is certainly better than AdamW on 1 and worse on 0" in said
+    assert "`LPSGDM` better on 1 and worse on 1." in said
+
+
 def test_the_page_has_a_place_for_every_task(study: Any) -> None:
     page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
     for name in [*study.read_plan()["tasks"], "verdicts", "hypotheses"]:
