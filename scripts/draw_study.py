@@ -121,6 +121,18 @@ def verdicts(study: Study, tests: Sequence[Test]) -> str:
     return "".join(lines)
 
 
+def edges(study: Study, tasks: Sequence[str]) -> str:
+    """Whose best rate was the lowest or the highest tried, so that more of them might do better."""
+    found = {t: [s.label for s in standings(study, t) if s.at_edge] for t in tasks}
+    where = "; ".join(f"{task}: {', '.join(own)}" for task, own in found.items() if own)
+    if not where:
+        return "No best learning rate is at the edge of its range.\n"
+    return (
+        "At the edge of the range of learning rates, so that a wider one might have given a better "
+        f"score: {where}.\n"
+    )
+
+
 def answer(study: Study, tests: Sequence[Test]) -> str:
     """The study in two sentences: on the README's two tasks, then over all."""
     ours, paper = (
@@ -215,7 +227,7 @@ def _colour(label: str) -> str:
 
 def contents(study: Study, tasks: Sequence[str], tests: Sequence[Test]) -> dict[str, str]:
     """What stands between the marks of the page."""
-    found = {"verdicts": verdicts(study, tests)}
+    found = {"verdicts": verdicts(study, tests), "edges": edges(study, tasks)}
     if tests:
         found["hypotheses"] = hypotheses_table(study, tests)
     for task in study.plan["tasks"]:

@@ -151,6 +151,12 @@ def test_a_table_of_a_task_by_hand(study: Any, results: Any, tmp_path: Path) -> 
     assert (adamw.steps_to, adamw.seconds_to) == (100, 4.0)  # its own end
     text = results.standings(found, "text")
     assert text[0].label == "LPMuon"
+    draw = importlib.import_module("draw_study")
+    assert draw.edges(found, ["images", "text"]).startswith("No best learning rate")
+    rows = (tmp_path / "epochs.csv").read_text()
+    (tmp_path / "epochs.csv").write_text(rows.replace("images,Muon,0.2,", "images,Muon,0.4,"))
+    moved = results.read_study(tmp_path, PLAN)
+    assert draw.edges(moved, ["images", "text"]).endswith(": images: Muon.\n")
     assert text[0].width == pytest.approx(1)  # one per cent of 4.0 is less than 0.5
 
 
@@ -225,7 +231,7 @@ def test_the_answer_in_two_sentences(
 
 def test_the_page_has_a_place_for_every_task(study: Any) -> None:
     page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
-    for name in [*study.read_plan()["tasks"], "verdicts", "hypotheses"]:
+    for name in [*study.read_plan()["tasks"], "verdicts", "hypotheses", "edges"]:
         assert f"<!-- {name}: python scripts/draw_study.py -->\n" in page
         assert f"<!-- end of {name} -->" in page
 
