@@ -1,11 +1,14 @@
 """Training speed: each part prints a ratio against a named peer, both measured in this run.
 
-python benchmarks/training.py [augmentation] [epoch] [step]
+python benchmarks/training.py [augmentation] [epoch] [step] [allocator]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -19,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from lpsgd.lab.data import load
 from lpsgd.lab.data.augment import Normalization, ShiftAndFlip
 from lpsgd.lab.errors import UserError
+from lpsgd.lab.execution.local import KEEP_FREED
 from lpsgd.lab.plan import resolve
 from lpsgd.lab.training.trainer import Trainer
 
@@ -164,7 +168,49 @@ def step(rounds: int = 32) -> float:
     return ratio
 
 
-PARTS = {"augmentation": augmentation, "epoch": epoch, "step": step}
+STEPS = """
+import sys, time, torch
+from lpsgd.lab import models
+torch.set_num_threads(1)
+model = models.create(sys.argv[1], input_shape=(3, 16, 16), classes=10, width=16)
+model = model.to(memory_format=torch.channels_last)
+images = torch.randn(128, 3, 16, 16).to(memory_format=torch.channels_last)
+def step():
+    model.zero_grad()
+    model(images).square().mean().backward()
+for _ in range(5):
+    step()
+began = time.process_time()
+for _ in range(20):
+    step()
+print((time.process_time() - began) / 20)
+"""
+
+
+def allocator(rounds: int = 7) -> float:
+    """How long a step takes in a process that keeps freed memory, compared with glibc's default.
+
+    The last ratio is returned; each is of two processes that ran one after the other.
+    """
+    plain = {name: value for name, value in os.environ.items() if name not in KEEP_FREED}
+    for model in ("convnet", "resnet18"):
+        pairs = []
+        for _ in range(rounds):
+            ours, theirs = (
+                float(subprocess.check_output([sys.executable, "-c", STEPS, model], env=given))
+                for given in ({**plain, **KEEP_FREED}, plain)
+            )
+            pairs.append((ours, theirs))
+        ratio = median(ours / theirs for ours, theirs in pairs)
+        print(
+            f"forward and backward of {model} on 128 images of 16 x 16: in a worker process"
+            f" {median(a for a, _ in pairs) * 1e3:.1f} ms, with glibc's default"
+            f" {median(b for _, b in pairs) * 1e3:.1f} ms: {ratio:.3f} times as long"
+        )
+    return ratio
+
+
+PARTS = {"augmentation": augmentation, "epoch": epoch, "step": step, "allocator": allocator}
 
 
 def main(arguments: list[str] | None = None) -> None:

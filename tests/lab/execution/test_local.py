@@ -97,6 +97,23 @@ def test_the_number_of_runs_at_once_is_known_where_a_process_has_no_affinity(
     assert default_jobs(task) == 3
 
 
+def test_freed_memory_is_kept_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen, given = subprocess.Popen, []
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        given.append(options["env"])
+        return popen(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", note)
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    kinds_heard(tmp_path, range(1), jobs=1)
+    assert int(given[0]["MALLOC_TRIM_THRESHOLD_"]) > 2**30
+    assert given[0]["MALLOC_MMAP_THRESHOLD_"] == "65536"
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", '{"state": "complete"}'])
 def test_a_result_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "result.json").write_text(text)

@@ -37,6 +37,10 @@ from lpsgd.lab.plan import Task
 if TYPE_CHECKING:
     from lpsgd.lab.training.options import RunOptions
 
+# glibc returns freed memory to the system, so that every step maps and clears the pages of its
+# activations anew; up to these bytes it keeps them. Other C libraries ignore it.
+KEEP_FREED = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+
 
 def default_jobs(task: Task) -> int:
     """How many runs are trained at once on this machine: one on a GPU, else cores / threads."""
@@ -214,7 +218,11 @@ class WorkerProcess:
             process = subprocess.Popen(
                 # not from the current folder, where a random.py may lie, unless this process does
                 [sys.executable, "-P", "-m", "lpsgd.lab.execution.worker"],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={
+                    **KEEP_FREED,
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
