@@ -156,6 +156,21 @@ def test_the_power_of_any_spectrum(
     assert error(lp_matrix_direction(single, alpha, by_products)) < most
 
 
+def test_dead_units_and_low_rank() -> None:
+    """Of singular Gram matrices LAPACK does not always find the eigenvalues; the step needs them.
+
+    Rows are dead, or so small that their squares are denormal numbers; the rank is 4.
+    """
+    draw = torch.Generator().manual_seed(0)
+    for number in range(100):
+        alive = torch.rand(64, 1, generator=draw) < 0.4
+        faint = 10.0 ** (-30 * torch.rand(64, 1, generator=draw)) if number % 2 else 0.0
+        x = torch.randn(64, 4, generator=draw).repeat(1, 32) * torch.where(alive, 1.0, faint)
+        expected = torch.from_numpy(oracle.direction(x.double().numpy(), 0.0))
+        u = lp_matrix_direction(x, 0.0, by_eigenvalues)
+        assert float((u.double() - expected).norm() / expected.norm()) < 1e-3
+
+
 def test_noise_is_not_lifted_to_the_size_of_the_signal() -> None:
     """Of rank 3 with rounding noise at 1e-7, the other directions stay small at p = inf."""
     values = torch.tensor([1.0, 0.5, 0.2], dtype=torch.float64)

@@ -207,8 +207,8 @@ def _direction(x: jax.Array, alpha: jax.Array, exact: bool) -> jax.Array:
 
 
 def _by_eigenvalues(gram: jax.Array, alpha: jax.Array) -> jax.Array:
-    values, vectors = jnp.linalg.eigh(gram)
-    scaled = (jnp.maximum(values, 0) + FLOOR**2) ** ((alpha - 1) / 2)
+    values, vectors = jnp.linalg.eigh(gram + FLOOR**2 * jnp.eye(len(gram), dtype=gram.dtype))
+    scaled = jnp.maximum(values, FLOOR**2) ** ((alpha - 1) / 2)
     return jnp.matmul(vectors * scaled, vectors.T)
 
 

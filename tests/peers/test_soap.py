@@ -83,6 +83,23 @@ def test_empty_scalar_and_missing_gradients():
     assert params[2].tolist() == [[0, 0], [0, 0]]
 
 
+def test_a_layer_with_dead_units_gets_its_first_bases():
+    """Of singular Gram matrices LAPACK does not always find the eigenvalues."""
+    draw = torch.Generator().manual_seed(0)
+    for number in range(100):
+        weight = torch.zeros(64, 128, requires_grad=True)
+        alive = torch.rand(64, 1, generator=draw) < 0.4
+        faint = 10.0 ** (-30 * torch.rand(64, 1, generator=draw)) if number % 2 else 0.0
+        first = torch.randn(64, 4, generator=draw).repeat(1, 32) * torch.where(alive, 1.0, faint)
+        weight.grad = first
+        optimizer = SOAP([weight], lr=0.1)
+        optimizer.step()
+        left = optimizer.state[weight]["bases"][: 64 * 64].view(64, 64)
+        torch.testing.assert_close(left @ left.mT, torch.eye(64), rtol=0, atol=1e-4)
+        # the first four columns span what the gradient does
+        torch.testing.assert_close(left[:, 4:].mT @ first, torch.zeros(60, 128), rtol=0, atol=1e-2)
+
+
 def test_what_it_refuses():
     with pytest.raises(ValueError, match="complex"):
         SOAP([torch.zeros(2, 2, dtype=torch.complex64, requires_grad=True)])
