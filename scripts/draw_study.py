@@ -38,7 +38,8 @@ from lpsgd.lab.report import style, widths  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
 PAGE = ROOT / "docs/study.md"
-ANSWERS = (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/choosing.md")
+ADVICE = ROOT / "docs/choosing.md"
+ANSWERS = (ROOT / "README.md", ROOT / "docs/index.md", ADVICE)
 # what the README shows
 FIRST = {"convnet": "CIFAR-10 images", "gpt": "text"}
 NAMES = {"LPSGDM": "LPSGDM (the paper's)", "LPSGDM-rms": 'LPSGDM, normalize="rms"'}
@@ -163,6 +164,38 @@ def _count(tests: Mapping[str, Test], certain: int) -> int:
     return sum(test.certain == certain for test in tests.values())
 
 
+def choice_table(study: Study) -> str:
+    """What decides between the competitors: lead over AdamW, rates, memory and time of a step."""
+    found = {task: {s.label: s for s in standings(study, task)} for task in study.plan["tasks"]}
+    kinds = {metric: [task for task in found if study.metric(task) == metric] for metric in UNITS}
+    images, text = kinds["top1"], kinds["nll"]
+    first = next(iter(FIRST))
+    head = ["", f"better than {REFERENCE} on images, points", "on text, nats"]
+    head += ["best rate on images", "on text", "bytes a parameter", "time of a step"]
+    body = []
+    for s in standings(study, first):
+        own = {task: found[task][s.label] for task in found}
+        time = s.milliseconds / found[first][REFERENCE].milliseconds
+        leads = [
+            "" if s.label == REFERENCE else _span([own[t].versus.difference or 0.0 for t in tasks])
+            for tasks in (images, text)
+        ]
+        rates = [_rates([own[t].lr for t in tasks]) for tasks in (images, text)]
+        name = NAMES.get(s.label, s.label)
+        body.append([name, *leads, *rates, f"{s.state_bytes:.1f}", f"{time:.2f}"])
+    return pages.table(head, body)
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = (pages.signed(value, 1) for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _rates(values: Sequence[float]) -> str:
+    low, high = (f"{value:.3g}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
 def standings_csv(study: Study, tasks: Sequence[str]) -> str:
     """Every number of the tables of tasks."""
     head = "task,metric,competitor,lr,lr_at_edge,n,diverged,mean,sd,low,high,better_than_adamw,"
@@ -235,6 +268,12 @@ def contents(study: Study, tasks: Sequence[str], tests: Sequence[Test]) -> dict[
     return found
 
 
+def advice(study: Study, tests: Sequence[Test], path: Path) -> dict[str, str]:
+    """What stands between the marks of the README and of the pages with advice."""
+    choice = {"choice": choice_table(study)} if path == ADVICE else {}
+    return {"answer": answer(study, tests), **choice}
+
+
 def main() -> None:
     """Write page, figures and CSV files."""
     study = read_study()
@@ -252,8 +291,7 @@ def main() -> None:
     if not missing:
         draw_scores(study, tuple(FIRST), RESULTS / "first")
         for path in ANSWERS:
-            said = {"answer": answer(study, tests)}
-            write_text(path, pages.fill_file(path, said, Path(__file__).name))
+            write_text(path, pages.fill_file(path, advice(study, tests, path), Path(__file__).name))
 
 
 if __name__ == "__main__":

@@ -90,21 +90,13 @@ def by_eigenvalues(gram: Tensor, alpha: float | Tensor) -> Tensor:
     """(gram + FLOOR^2)^(-rho/2) by the eigenvalues of the Gram matrix."""
     # LAPACK refuses what is not finite; the step is then NaN, as with torch's own optimizers
     finite = gram.isfinite().all(-1, True).all(-2, True)
-    values, vectors = shifted_eigh(torch.where(finite, gram, 0.0), FLOOR**2)
+    # Of a singular matrix, such as that of a layer with dead units, LAPACK gives NaN in single
+    # precision now and then, or gives up: so FLOOR^2 is added before, and not to the eigenvalues.
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    values, vectors = torch.linalg.eigh(torch.where(finite, gram, 0.0) + FLOOR**2 * eye)
     scaled = values.clamp(min=FLOOR**2) ** ((alpha - 1) / 2)
     made: Tensor = (vectors * scaled.unsqueeze(-2)) @ vectors.mT
     return made * torch.where(finite, 1.0, torch.nan)
-
-
-def shifted_eigh(gram: Tensor, shift: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of gram + shift, which has the eigenvectors of gram.
-
-    Of a singular matrix, such as that of a layer with dead units, LAPACK does not always find them:
-    without a shift it gave up on one in a hundred.
-    """
-    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    values, vectors = torch.linalg.eigh(gram + shift * eye)
-    return values, vectors
 
 
 def by_products(gram: Tensor, alpha: float | Tensor) -> Tensor:

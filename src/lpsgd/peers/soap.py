@@ -12,7 +12,6 @@ from lpsgd import _checks as checks
 from lpsgd._base import Group, working_dtype
 from lpsgd._dtensor import local_part, part_of, unsharded
 from lpsgd._foreach import Tensors
-from lpsgd._schatten import FLOOR, shifted_eigh
 from lpsgd.peers._peer import MOMENTUM, Peer, descend_
 
 
@@ -129,8 +128,8 @@ class SOAP(Peer):
                     gram.lerp_(rows @ rows.mT, 1 - settings["betas"][1])
             if settings["t"] == 1:
                 for gram, basis in zip(grams, bases, strict=True):
-                    shift = FLOOR**2 * torch.linalg.matrix_norm(gram)
-                    basis.copy_(shifted_eigh(gram, shift)[1].flip(1))
+                    # in double precision: of singular matrices LAPACK gives NaN in single, or none
+                    basis.copy_(torch.linalg.eigh(gram.double()).eigenvectors.flip(1))
             elif (settings["t"] - 1) % settings["every"] == 0:
                 _turn(bases, grams, v)
             for average, moved in zip(averages, (m, v), strict=True):
