@@ -221,6 +221,11 @@ def test_the_answer_in_two_sentences(
     assert "3 paired seeds" in said
     assert "`LPMuon` is certainly better than AdamW on 2 and worse on 0" in said
     assert "`LPSGDM` better on 0 and worse on 2." in said
+    head, _, *rows = draw.choice_table(every).splitlines()
+    assert head.count("|") == 8
+    # 800 bytes for 100 parameters; two epochs of two seconds and 50 steps for all alike
+    assert rows[0] == "| LPMuon | +6.2 | +0.6 | 0.2 | 0.2 | 8.0 | 1.00 |"
+    assert "| AdamW |  |  | 0.2 | 0.2 | 8.0 | 1.00 |" in rows
     alike = {**IMAGES, "LPMuon": [61, 61, 61], "LPSGDM": [61, 62, 63.1]}
     made_up(study, tmp_path, {"images": alike})
     every = results.read_study(tmp_path, PLAN)
