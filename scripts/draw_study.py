@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -135,29 +136,34 @@ def edges(study: Study, tasks: Sequence[str]) -> str:
 
 
 def answer(study: Study, tests: Sequence[Test]) -> str:
-    """The study in two sentences: on the README's two tasks, then over all."""
+    """The study in a few sentences: on the README's two tasks, then over all."""
     ours, paper = (
         {test.task: test for test in tests if (test.first, test.second) == (label, REFERENCE)}
         for label in (OURS, PAPER)
     )
+    first = Counter(standings(study, task)[0].label for task in ours)
+    leaders = " and ".join(f"{label}'s on {count}" for label, count in first.most_common())
     return (
         f"Tuned with equal trials, {len(study.plan['seeds'])} paired seeds each, `{OURS}` ends "
         f"{_leads(study, ours)}; `{PAPER}` as the paper prints it ends {_leads(study, paper)}. "
         f"Of the study's {len(ours)} tasks, small networks trained for minutes on a CPU, `{OURS}` "
         f"is certainly better than {REFERENCE} on {_count(ours, 1)} and worse on "
         f"{_count(ours, -1)}, `{PAPER}` better on {_count(paper, 1)} and worse on "
-        f"{_count(paper, -1)}.\n"
+        f"{_count(paper, -1)}; the best mean is {leaders}.\n"
     )
 
 
 def _leads(study: Study, tests: Mapping[str, Test]) -> str:
-    parts = []
+    """By how much the first is better or worse on each of the README's tasks."""
+    text, said = "", ""
     for task, where in FIRST.items():
         by = tests[task].paired.difference or 0.0
         unit, digits = {"top1": ("points", 1), "nll": ("nats", 2)}[study.metric(task)]
-        word = "better" if by > 0 else "worse"
-        parts.append(f"{abs(by):.{digits}f} {unit} {word} than {REFERENCE} on {where}")
-    return " and ".join(parts)
+        word = f" {'better' if by > 0 else 'worse'} than {REFERENCE}"
+        text += f"{' and ' if text else ''}{abs(by):.{digits}f} {unit}"
+        text += f"{'' if word == said else word} on {where}"
+        said = word
+    return text
 
 
 def _count(tests: Mapping[str, Test], certain: int) -> int:

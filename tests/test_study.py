@@ -214,13 +214,13 @@ def test_the_answer_in_two_sentences(
     said = draw.answer(every, results.hypotheses(every, every.finished()))
     # LPMuon - AdamW: 6, 6.1, 6.6 and a tenth of it; LPSGDM - AdamW: -10, -10, -9.6
     assert (
-        "`LPMuon` ends 6.2 points better than AdamW on photographs and 0.62 nats better than "
-        "AdamW on prose; `LPSGDM` as the paper prints it ends 9.9 points worse than AdamW on "
-        "photographs and 0.99 nats worse than AdamW on prose." in said
+        "`LPMuon` ends 6.2 points better than AdamW on photographs and 0.62 nats on prose; "
+        "`LPSGDM` as the paper prints it ends 9.9 points worse than AdamW on photographs and "
+        "0.99 nats on prose." in said
     )
     assert "3 paired seeds" in said
     assert "`LPMuon` is certainly better than AdamW on 2 and worse on 0" in said
-    assert "`LPSGDM` better on 0 and worse on 2." in said
+    assert "`LPSGDM` better on 0 and worse on 2; the best mean is LPMuon's on 2." in said
     head, _, *rows = draw.choice_table(every).splitlines()
     assert head.count("|") == 8
     # 800 bytes for 100 parameters; two epochs of two seconds and 50 steps for all alike
@@ -231,7 +231,8 @@ def test_the_answer_in_two_sentences(
     every = results.read_study(tmp_path, PLAN)
     said = draw.answer(every, results.hypotheses(every, every.finished()))
     assert "`LPMuon` is certainly better than AdamW on 1 and worse on 0" in said
-    assert "`LPSGDM` better on 1 and worse on 1." in said
+    assert "ends 1.0 points better than AdamW on photographs and 0.99 nats worse" in said
+    assert "better on 1 and worse on 1; the best mean is Muon's on 1 and LPMuon's on 1." in said
 
 
 def test_the_page_has_a_place_for_every_task(study: Any) -> None:
