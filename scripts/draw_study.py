@@ -229,19 +229,21 @@ def hypotheses_csv(tests: Sequence[Test]) -> str:
     return pages.csv_text(head.split(","), body)
 
 
-def draw_scores(study: Study, tasks: Sequence[str], stem: Path) -> None:
+def draw_scores(study: Study, titles: Mapping[str, str], stem: Path) -> None:
     """Mean scores with their intervals, a panel for each task, two beside each other."""
-    rows = -(-len(tasks) // 2)
+    rows = -(-len(titles) // 2)
     with style.canvas(widths.TEXT, 2.3 * rows) as figure:
         panels = figure.subplots(rows, 2, squeeze=False).flatten()
-        for axes, task in zip(panels, tasks, strict=False):
-            _scores(axes, standings(study, task), UNITS[study.metric(task)][0], task)
-        for axes in panels[len(tasks) :]:
+        for axes, (task, title) in zip(panels, titles.items(), strict=False):
+            unit = UNITS[study.metric(task)][0]
+            lower = "" if study.sign(task) > 0 else " (lower is better)"
+            _scores(axes, standings(study, task), unit + lower, title)
+        for axes in panels[len(titles) :]:
             axes.set_axis_off()
         style.save_figure(figure, stem)
 
 
-def _scores(axes: Axes, found: Sequence[Standing], unit: str, task: str) -> None:
+def _scores(axes: Axes, found: Sequence[Standing], unit: str, title: str) -> None:
     reference = next((s.scores.mean for s in found if s.label == REFERENCE), None)
     dots = [
         Dot(
@@ -254,7 +256,7 @@ def _scores(axes: Axes, found: Sequence[Standing], unit: str, task: str) -> None
         for s in found
     ]
     draw_dots(axes, dots, reference, unit)
-    axes.set_title(task)
+    axes.set_title(title)
 
 
 def _colour(label: str) -> str:
@@ -293,9 +295,9 @@ def main() -> None:
         return
     write_text(RESULTS / "summary.csv", standings_csv(study, tasks))
     write_text(RESULTS / "hypotheses.csv", hypotheses_csv(tests))
-    draw_scores(study, tasks, RESULTS / "scores")
+    draw_scores(study, {task: task for task in tasks}, RESULTS / "scores")
     if not missing:
-        draw_scores(study, tuple(FIRST), RESULTS / "first")
+        draw_scores(study, FIRST, RESULTS / "first")
         for path in ANSWERS:
             write_text(path, pages.fill_file(path, advice(study, tests, path), Path(__file__).name))
 
