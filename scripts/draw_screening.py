@@ -46,14 +46,9 @@ GAINS = {"exponents": EXPONENTS, "additions": ADDITIONS}  # what is held against
 WHOLE = ("convnet", "gpt")  # the tasks with all candidates; the others have the leaders
 
 
-def draw_scores(
-    screening: Screening, tasks: Sequence[str], stem: Path, only: Sequence[str] | None = None
-) -> None:
+def draw_scores(screening: Screening, tasks: Sequence[str], stem: Path) -> None:
     """The fresh seeds of each candidate with the interval of their mean, a panel for each task."""
-    shown = {
-        task: [f for f in conclude(screening, task) if only is None or f.candidate in only]
-        for task in tasks
-    }
+    shown = {task: conclude(screening, task) for task in tasks}
     rows = max(map(len, shown.values()))
     with style.canvas(widths.TEXT, 0.9 + 0.17 * rows) as figure:
         panels = figure.subplots(1, len(tasks), squeeze=False)[0]
@@ -80,10 +75,6 @@ def _colour(candidate: str) -> str:
     return style.MUTED
 
 
-FIRST = (  # what the README shows
-    *("LPMuon (cautious, rows)", "Muon", "SOAP", "SGDM (Nesterov)", "AdamW", "Lion"),
-    *("LPSGDM (the paper's)", "LPSGDM, p = 11 throughout"),
-)
 # one of each family, so that curves can be told apart
 CURVES = (
     "Muon",
@@ -177,7 +168,6 @@ def main() -> None:
     write_text(PAGE, page)
     whole = [task for task in tasks if task in WHOLE]
     draw_scores(screening, whole, RESULTS.with_name("scores"))
-    draw_scores(screening, whole, RESULTS.with_name("first"), FIRST)
     draw_rates(screening, whole, RESULTS.with_name("rates"))
     exponents = gains_over_muon(screening, tasks, EXPONENTS)
     draw_exponents(screening, exponents, RESULTS.with_name("exponents"))

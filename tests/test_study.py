@@ -6,6 +6,7 @@ import csv
 import importlib
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,30 @@ def test_the_answer_in_two_sentences(
     assert "`LPMuon` is certainly better than AdamW on 1 and worse on 0" in said
     assert "ends 1.0 points better than AdamW on photographs and 0.99 nats worse" in said
     assert "better on 1 and worse on 1; the best mean is Muon's on 1 and LPMuon's on 1." in said
+
+
+def test_readme_and_advice_say_what_the_runs_say(results: Any) -> None:
+    draw = importlib.import_module("draw_study")
+    found = results.read_study()
+    tests = draw.hypotheses(found, found.finished())
+    for path in draw.ANSWERS:
+        said = draw.advice(found, tests, path)
+        page = path.read_text(encoding="utf-8")
+        assert draw.pages.fill_file(path, said, "draw_study.py") == page
+        assert "results/study/first.svg" in page
+    # the same numbers from the committed tables, by another way
+    with (draw.RESULTS / "summary.csv").open(encoding="utf-8", newline="") as file:
+        rows = {(row["task"], row["competitor"]): row for row in csv.DictReader(file)}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for label in ("LPMuon", "LPSGDM"):
+        for task, digits, unit in (("convnet", 1, "points"), ("gpt", 2, "nats")):
+            lead = float(rows[task, label]["better_than_adamw"])
+            assert f"{abs(lead):.{digits}f} {unit}" in readme
+    advice = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
+    images, text = (float(rate) for rate in re.findall(r"lr=([0-9.e-]+)", advice)[:2])
+    best = {task: float(row["lr"]) for (task, label), row in rows.items() if label == "LPMuon"}
+    assert text / 2 <= best.pop("gpt") <= 2 * text
+    assert min(best.values()) <= images <= max(best.values())
 
 
 def test_the_page_has_a_place_for_every_task(study: Any) -> None:
