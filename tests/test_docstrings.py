@@ -15,9 +15,13 @@ JAX = ("lpsgd.optax", "lpsgd._optax_muon", "lpsgd._jax")
 FOUND = ["lpsgd", *(m.name for m in pkgutil.walk_packages(lpsgd.__path__, "lpsgd."))]
 # the first of the others starts the command line, the second is a library of C
 MODULES = [name for name in FOUND if name not in (*JAX, "lpsgd.__main__", "lpsgd._fused")]
-
-
-NEEDS = {"lpsgd.lab.execution.ray": "ray", "lpsgd._triton": "triton"}
+NEEDS = {
+    "lpsgd._triton": "triton",
+    "lpsgd.lab.execution.ray": "ray",
+    "lpsgd.lab.log.mlflow": "mlflow",
+    "lpsgd.lab.log.wandb": "wandb",
+}
+"""The package that a module imports and that only an extra installs."""
 
 
 @pytest.mark.parametrize("name", MODULES)
