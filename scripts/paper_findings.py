@@ -13,11 +13,14 @@ from itertools import combinations, pairwise
 
 import pages
 
+from lpsgd.curvature.monitor import FILE_NAME
 from lpsgd.lab.analysis import stats
 from lpsgd.lab.analysis.curves import final_values
 from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
+from lpsgd.lab.paper.figures.fig1 import clearly_negative
 from lpsgd.lab.paper.protocol import RunGroup
 from lpsgd.lab.paper.tables import decay, published
+from lpsgd.lab.spectra.records import read_curvature
 
 Scores = Mapping[str, float]
 
@@ -105,6 +108,33 @@ def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:
     """first - second with its interval."""
     found = _paired(first, second)
     return pages.interval(found.difference, found.low, found.high, 2) or "no common seed"
+
+
+def fig1_sentence(groups: Sequence[RunGroup]) -> str:
+    """Whether negative eigenvalues disappear and extreme ones become rarer, as the paper says."""
+    (group,) = groups
+    (optimizer,) = (name for name, lab in published.OPTIMIZERS.items() if lab == group.label)
+    records = list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
+    ends = records[0], records[-1]
+    first, last = (record["statistics"] for record in ends)
+    low = min(records, key=lambda record: record["statistics"]["lambda_max"])
+    lowest = f"{low['statistics']['lambda_max']:.3g}, its lowest, at epoch {low['epoch']:g}"
+    sizes = " → ".join(f"{-100 * s['lambda_min'] / s['lambda_max']:.2g} %" for s in (first, last))
+    shares = " → ".join(f"{100 * clearly_negative(record):.2g} %" for record in ends)
+    early, late = len(first["outliers"]), len(last["outliers"])
+    return (
+        f"Under {optimizer}, from the first measurement to the last: beside the largest eigenvalue "
+        f"the size of the smallest, which is negative, goes {sizes}, and the share of eigenvalues "
+        f"below −1 % of the largest {shares}. The largest goes from {first['lambda_max']:.3g} over "
+        f"{lowest}, to {last['lambda_max']:.3g}; isolated eigenvalues above the bulk: "
+        f"{early} → {late}. The paper says that extreme eigenvalues become rarer, which "
+        f"{_holds(late < early)}, and that negative ones disappear, which "
+        f"{_holds(last['lambda_min'] >= 0)}."
+    )
+
+
+def _holds(true: bool) -> str:
+    return "holds here" if true else "does not hold here"
 
 
 def fig2_sentence(groups: Sequence[RunGroup]) -> str:

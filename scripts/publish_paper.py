@@ -70,6 +70,8 @@ SENTENCES: Mapping[str, Callable[[Sequence[RunGroup]], str]] = {
     "table1": partial(findings.table_sentence, how="the paper's settings"),
     "table1-retuned": partial(findings.table_sentence, how="retuned learning rates"),
     "table2": partial(findings.table_sentence, how="the paper's settings"),
+    "fig1": findings.fig1_sentence,
+    "fig1-lpsgdm": findings.fig1_sentence,
     "fig2": findings.fig2_sentence,
     "fig4": findings.fig4_sentence,
     "decay": findings.decay_sentence,

@@ -106,6 +106,28 @@ def made_up(publish: Any, name: str, folder: Path, score: Any, **settings: Any) 
     return sentence
 
 
+@pytest.mark.parametrize("name", ["fig1", "fig1-lpsgdm"])
+def test_fig1_says_how_the_drawn_spectra_moved(publish: Any, name: str) -> None:
+    """Against the CSV of nodes and weights that a reader has."""
+    spectra: dict[float, list[tuple[float, float]]] = {}
+    with (publish.RESULTS / name / "fig1-spectra.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            pair = float(row["eigenvalue"]), float(row["weight"])
+            spectra.setdefault(float(row["epoch"]), []).append(pair)
+    said = publish.contents()[0][name].partition("\n")[0]
+    sizes, shares = [], []
+    for epoch in (min(spectra), max(spectra)):
+        low, high = min(spectra[epoch])[0], max(spectra[epoch])[0]
+        sizes.append(f"{-100 * low / high:.2g} %")
+        shares.append(f"{100 * sum(w for value, w in spectra[epoch] if value < -high / 100):.2g} %")
+    assert f"which is negative, goes {' → '.join(sizes)}, and" in said
+    assert f"below −1 % of the largest {' → '.join(shares)}." in said
+    lowest, epoch = min((max(pairs)[0], epoch) for epoch, pairs in spectra.items())
+    assert f"over {lowest:.3g}, its lowest, at epoch {epoch:g}, to" in said
+    still_negative = min(spectra[max(spectra)])[0] < 0
+    assert ("disappear, which does not hold here" in said) == still_negative
+
+
 def test_fig2_says_the_difference_and_the_papers(publish: Any, tmp_path: Path) -> None:
     scores = {"SGD": 50.0, "LPSGD": 53.0}
     said = made_up(publish, "fig2", tmp_path, lambda label, seed: scores[label] + seed)

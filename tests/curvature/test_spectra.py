@@ -243,6 +243,51 @@ def test_the_unresolved_tail_of_a_spectrum_is_not_made_of_outliers():
     assert (distances < 0.01 * outliers).all()
 
 
+def bulk_and_tail(seed):
+    """A bulk near zero of either sign, as networks have, and a tail on both sides."""
+    generator = torch.Generator().manual_seed(seed)
+    bulk = 10.0 ** -(seed % 4) * torch.randn(200, generator=generator, dtype=torch.float64)
+    tail = 8 * torch.rand(30, generator=generator, dtype=torch.float64) - 2
+    return torch.cat([bulk, tail])
+
+
+@pytest.mark.parametrize("lanczos", [4, 12, 40])
+def test_shares_lie_within_their_bounds(lanczos):
+    """Against the shares of the same probes after all Lanczos steps, which find all eigenvalues."""
+    widths = []
+    for seed in range(24):
+        matrix = torch.diag(bulk_and_tail(seed))
+        theta, omega = spectral_density(matrix, probes=2, lanczos=230, seed=seed).merged()
+        density = spectral_density(matrix, probes=2, lanczos=lanczos, seed=seed)
+        for value in (-1.5, -0.1, -1e-3, 0, 1e-3, 0.5, 4):
+            low, high = density.share_below(value)
+            assert low - 1e-3 <= omega[theta < value].sum() <= high + 1e-3, (seed, value)
+            widths.append(high - low)
+    assert np.mean(widths) < {4: 0.8, 12: 0.6, 40: 0.2}[lanczos]  # they say something
+
+
+def test_a_share_that_is_resolved_has_no_width():
+    density = spectral_density(torch.diag(torch.tensor([-2.0, -1, 1, 2])), probes=3)
+    theta, omega = density.merged()
+    for value in (-3, -1.5, 0, 3):
+        assert density.share_below(value) == pytest.approx([omega[theta < value].sum()] * 2)
+
+
+def test_the_sign_of_a_narrow_bulk_is_not_known():
+    """What a network's Hessian is like: the one node of the bulk lies on either side of zero."""
+    found = []
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        bulk = 1e-3 * torch.randn(500, generator=generator, dtype=torch.float64)
+        spikes = torch.tensor([-1.0, 5, 9], dtype=torch.float64)
+        density = spectral_density(torch.diag(torch.cat([bulk, spikes])), probes=1, lanczos=4)
+        found.append(statistics(density).negative_fraction)
+        low, high = density.share_below(0)
+        assert low < 0.1
+        assert high > 0.9
+    assert min(found) < 0.1 < 0.9 < max(found)
+
+
 def test_statistics_follow_their_definitions():
     """Against sums over known eigenvalues, each a node of weight 1/d."""
     values = np.sort(np.concatenate([np.linspace(-0.5, 1, 37), [8.0, 9.0, -7.0]]))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lpsgd.curvature.estimators import Estimate
 from lpsgd.curvature.lanczos import (
@@ -75,6 +76,12 @@ def spectral_density(
     )
 
 
+def _alone(nodes: Array, residuals: Array) -> NDArray[np.bool_]:
+    """Which nodes have a residual that is small beside the distance to their neighbours."""
+    gaps = np.diff(nodes, prepend=-np.inf, append=np.inf)
+    return np.asarray(residuals <= _ISOLATED * np.minimum(gaps[:-1], gaps[1:]))
+
+
 @dataclass(frozen=True)
 class SpectralDensity:
     """Raw quadratures, one per probe: nodes (ascending), weights (sum 1), residuals of the nodes.
@@ -123,11 +130,35 @@ class SpectralDensity:
         Their residual is at most a tenth of the distance to their neighbours; in a continuum of
         eigenvalues the two are alike.
         """
-        found = []
-        for nodes, residuals in zip(self.nodes, self.residuals, strict=True):
-            gaps = np.diff(nodes, prepend=-np.inf, append=np.inf)
-            found.append(nodes[residuals <= _ISOLATED * np.minimum(gaps[:-1], gaps[1:])])
-        return tuple(found)
+        return tuple(
+            nodes[_alone(nodes, residuals)]
+            for nodes, residuals in zip(self.nodes, self.residuals, strict=True)
+        )
+
+    def share_below(self, value: float) -> tuple[float, float]:
+        r"""Between which bounds the share of eigenvalues below ``value`` lies.
+
+        By Chebyshev, Markov and Stieltjes a Gauss quadrature bounds the distribution F of a probe
+        at its own nodes, :math:`\sum_{j<i} \omega_j \le F(\theta_i) \le \sum_{j \le i} \omega_j`;
+        between two nodes the bounds of both hold. A node in the midst of a bulk stands for all of
+        it: each of the two nodes around ``value`` may stand for eigenvalues on the other side,
+        unless its residual is small beside its distance. The probes' sampling comes on top.
+
+        Example:
+            >>> import torch
+            >>> from lpsgd.curvature import spectral_density
+            >>> spectral_density(torch.diag(torch.tensor([-1.0, 1, 2])), probes=1).share_below(-2)
+            (0.0, 0.0)
+        """
+        bounds = []
+        for nodes, weights, residuals in zip(self.nodes, self.weights, self.residuals, strict=True):
+            k = int(np.searchsorted(nodes, value))
+            sure = _alone(np.insert(nodes, k, value), np.insert(residuals, k, 0.0))
+            unsure = np.where(np.delete(sure, k), 0.0, weights)
+            below = float(weights[:k].sum())
+            bounds.append((below - unsure[k - 1 : k].sum(), below + unsure[k : k + 1].sum()))
+        low, high = np.mean(bounds, axis=0)
+        return float(max(low, 0.0)), float(min(high, 1.0))
 
     @property
     def default_width(self) -> float:

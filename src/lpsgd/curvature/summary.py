@@ -26,7 +26,7 @@ class SpectrumStatistics:
     effective_rank: float  # exp(-Σ π log π) with π = |λ|/Σ|λ|: d if all |λ| are equal
     participation_ratio: float  # (Σ|λ|)² / Σλ²: d if all |λ| are equal
     negative_mass: float  # Σ_{λ<0} |λ| / Σ|λ|
-    negative_fraction: float  # share of eigenvalues below zero
+    negative_fraction: float  # share below zero; how well it is known: density.share_below(0)
     outliers: tuple[float, ...]  # isolated eigenvalues above the bulk, descending
     negative_outliers: tuple[float, ...]  # isolated eigenvalues below the bulk, ascending
 

@@ -227,11 +227,14 @@ def test_fig1_says_how_its_statistics_moved(everything: Path) -> None:
     assert f"epoch 0 → {last['epoch']}: the smallest eigenvalue " in words
     moved = f"the largest {float(first['largest']):.3g} → {float(last['largest']):.3g},"
     assert moved in words
-    below = [f"{float(row['share below 0']):.1%}" for row in (first, last)]
-    assert f"below zero {below[0]} → {below[1]}" in words
+    for column, meaning in {"at least": "below zero at least", "at most": "and at most"}.items():
+        before, after = (f"{float(row[f'below 0, {column}']):.1%}" for row in (first, last))
+        assert f"{meaning} {before} → {after}" in words
     for row in rows:
         assert float(row["smallest"]) < float(row["largest"])
-        assert 0 <= float(row["share below 0"]) <= 1 >= float(row["negative mass"]) >= 0
+        low, high = float(row["below 0, at least"]), float(row["below 0, at most"])
+        assert 0 <= float(row["below -1 % of the largest"]) <= high
+        assert 0 <= low <= high <= 1 >= float(row["negative mass"]) >= 0
 
 
 @pytest.mark.slow

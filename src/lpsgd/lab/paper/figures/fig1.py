@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lpsgd.curvature.monitor import FILE_NAME
+from lpsgd.curvature.spectrum import SpectralDensity
 from lpsgd.lab.errors import LabError
 from lpsgd.lab.paper.protocol import (
     RunGroup,
@@ -32,13 +33,38 @@ if TYPE_CHECKING:
 PANELS = {("cifar10", "ResNet-18"): 20, ("imagenet1k", "ResNet-50"): 5}
 # what the introduction reads off the figure: largest and smallest eigenvalue early in training
 STATED = {"cifar10": (17.5, -2.5), "imagenet1k": (1180.0, -680.0)}
-# a column of the table -> the statistic, and how the sentence below the table names and prints it
-STATISTICS = {
-    "smallest": ("lambda_min", "the smallest eigenvalue", "{:.3g}"),
-    "largest": ("lambda_max", "the largest", "{:.3g}"),
-    "share below 0": ("negative_fraction", "the share of eigenvalues below zero", "{:.1%}"),
-    "negative mass": ("negative_mass", "their part of Σ|λ|", "{:.1%}"),
-    "anisotropy": ("anisotropy", "the spread d·λ_max / Σ|λ|", "{:.3g}"),
+NEAR_ZERO = 0.01
+"""Eigenvalues matter from this share of the largest: nearly all lie much closer to zero, and
+Lanczos cannot tell their sign."""
+
+
+def _stored(key: str) -> Callable[[CurvatureRecord], float | None]:
+    return lambda record: record["statistics"][key]  # type: ignore[literal-required]
+
+
+def _bound(side: int) -> Callable[[CurvatureRecord], float | None]:
+    return lambda record: SpectralDensity.from_dict(record).share_below(0.0)[side]
+
+
+def clearly_negative(record: CurvatureRecord) -> float:
+    """The share of eigenvalues below -λ_max / 100, by quadrature."""
+    theta, omega = SpectralDensity.from_dict(record).merged()
+    return float(omega[theta < -NEAR_ZERO * theta[-1]].sum())
+
+
+# a column of the table -> its value, and how the sentence below the table names and prints it
+STATISTICS: Mapping[str, tuple[Callable[[CurvatureRecord], float | None], str, str]] = {
+    "smallest": (_stored("lambda_min"), "the smallest eigenvalue", "{:.3g}"),
+    "largest": (_stored("lambda_max"), "the largest", "{:.3g}"),
+    "below -1 % of the largest": (
+        clearly_negative,
+        "the share of eigenvalues below -1 % of the largest",
+        "{:.2g}",
+    ),
+    "below 0, at least": (_bound(0), "the share below zero at least", "{:.1%}"),
+    "below 0, at most": (_bound(1), "and at most", "{:.1%}"),
+    "negative mass": (_stored("negative_mass"), "the part of Σ|λ| below zero", "{:.1%}"),
+    "anisotropy": (_stored("anisotropy"), "the spread d·λ_max / Σ|λ|", "{:.3g}"),
 }
 
 
@@ -168,7 +194,7 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
 def _extremes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:
     for record in records:
         numbers = record["statistics"]
-        found = (_statistic(record, key) for key, _, _ in STATISTICS.values())
+        found = (value(record) for value, _, _ in STATISTICS.values())
         outliers = len(numbers["outliers"]), len(numbers["negative_outliers"])
         yield panel, record["epoch"], *found, *outliers
 
@@ -177,16 +203,11 @@ def movement(records: Sequence[CurvatureRecord]) -> str:
     """Each statistic at the first and the last measurement, in words."""
     first, last = records[0], records[-1]
     parts = []
-    for key, meaning, form in STATISTICS.values():
-        ends = [_statistic(record, key) for record in (first, last)]
+    for value, meaning, form in STATISTICS.values():
+        ends = [value(record) for record in (first, last)]
         before, after = ("-" if end is None else form.format(end) for end in ends)
         parts.append(f"{meaning} {before} → {after}")
     return f"epoch {first['epoch']:g} → {last['epoch']:g}: {', '.join(parts)}."
-
-
-def _statistic(record: CurvatureRecord, key: str) -> float | None:
-    value: float | None = record["statistics"][key]  # type: ignore[literal-required]
-    return value
 
 
 def _nodes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:
