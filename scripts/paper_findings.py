@@ -15,7 +15,7 @@ import pages
 
 from lpsgd.curvature.monitor import FILE_NAME
 from lpsgd.lab.analysis import stats
-from lpsgd.lab.analysis.curves import final_values
+from lpsgd.lab.analysis.curves import final_values, learning_curve
 from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
 from lpsgd.lab.paper.figures.fig1 import clearly_negative
 from lpsgd.lab.paper.protocol import RunGroup
@@ -164,8 +164,18 @@ def fig4_sentence(groups: Sequence[RunGroup]) -> str:
     ends = ", ".join(f"{label.rpartition(' ')[2]}: {mean:.1f}" for label, mean in means.items())
     return (
         f"{shape} p_max ({ends} %). {best} ends best; certainly worse, paired by seed at 95 % "
-        f"without a correction for the number of comparisons: {worse}."
+        f"without a correction for the number of comparisons: {worse}. All have the paper's one "
+        "learning rate, with which a larger p_max also takes longer steps: the first epoch's update "
+        f"is, as a multiple of that with {groups[0].label}, {_first_steps(groups)}."
     )
+
+
+def _first_steps(groups: Sequence[RunGroup]) -> str:
+    """How long the update is at the end of the first epoch, beside that of the first p_max."""
+    curves = {group.label: learning_curve(group.runs, "update_rms").points for group in groups}
+    sizes = {label: points[0].mean for label, points in curves.items() if points}
+    base = sizes[groups[0].label]
+    return ", ".join(f"{v / base:.3g} at {label.rpartition(' ')[2]}" for label, v in sizes.items())
 
 
 def _certainly_worse(scores: Mapping[str, Mapping[int, float]], best: str) -> Iterator[str]:

@@ -94,14 +94,19 @@ def _pairs_in_the_papers_order(scores: dict[str, float]) -> int:
     return agree
 
 
-def made_up(publish: Any, name: str, folder: Path, score: Any, **settings: Any) -> str:
-    """The sentence of an entry all of whose runs end at ``score(label, seed)``."""
+def made_up(publish: Any, name: str, folder: Path, score: Any, longer: Any = None) -> str:
+    """The sentence of an entry whose runs end at ``score(label, seed)``.
+
+    Their updates are ``longer(label)`` times as long as those of others.
+    """
     plan = publish.planned(name, folder)
     for group in plan.groups:
         for task in group.tasks:
             final, seed = score(group.label, task.recipe.seed), task.recipe.seed
             rows = history(final, seed=seed, epochs=20)
-            write_run(task.folder, task.label, seed, rows, epochs=20, settings=settings or None)
+            for row in rows:
+                row["update_rms"] *= longer(group.label) if longer else 1.0
+            write_run(task.folder, task.label, seed, rows, epochs=20)
     sentence: str = publish.SENTENCES[name](publish.load_runs(plan.groups))
     return sentence
 
@@ -147,10 +152,11 @@ def test_fig4_names_the_best_and_what_is_certainly_worse(publish: Any, tmp_path:
         p = int(label.rpartition(" ")[2])
         return 60 + seed + noise.get(p, (-10, -10.1, -9.9))[seed]
 
-    said = made_up(publish, "fig4", tmp_path, score)
+    said = made_up(publish, "fig4", tmp_path, score, lambda label: int(label[8:]) ** 2)
     assert said.startswith("Accuracy is not monotone in p_max (2: 56.0, 4: 61.0, 6: 60.9,")
     assert "p_max = 4 ends best" in said
-    assert said.endswith(": p_max = 2, p_max = 9, p_max = 16.")
+    assert ": p_max = 2, p_max = 9, p_max = 16. All have" in said
+    assert said.endswith("that with p_max = 2, 1 at 2, 4 at 4, 9 at 6, 20.2 at 9, 64 at 16.")
     falling = made_up(
         publish, "fig4", tmp_path / "b", lambda label, seed: 60.5 - int(label[8:]) + seed
     )
