@@ -30,10 +30,11 @@ def fill_file(path: Path, contents: dict[str, str], script: str) -> str:
     return page
 
 
-def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Markdown, the first column to the left."""
+def table(head: Sequence[str], body: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
+    """Markdown, the first column to the left and the others, if they are numbers, to the right."""
     lines = [f"| {' | '.join(cells)} |\n" for cells in [head, *body]]
-    return "".join([lines[0], "|---|" + "---:|" * (len(head) - 1) + "\n", *lines[1:]])
+    rule = "|---|" + ("---:|" if numbers else "---|") * (len(head) - 1) + "\n"
+    return "".join([lines[0], rule, *lines[1:]])
 
 
 def csv_text(head: Sequence[str], body: Iterable[Sequence[Any]]) -> str:

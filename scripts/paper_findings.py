@@ -20,7 +20,7 @@ from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
 from lpsgd.lab.paper.figures.fig1 import clearly_negative
 from lpsgd.lab.paper.protocol import RunGroup
 from lpsgd.lab.paper.tables import decay, published
-from lpsgd.lab.spectra.records import read_curvature
+from lpsgd.lab.spectra.records import CurvatureRecord, read_curvature
 
 Scores = Mapping[str, float]
 
@@ -61,7 +61,7 @@ def orders(groups: Sequence[RunGroup], retuned: Sequence[RunGroup] = ()) -> str:
         [model, *(_order(found[model]) if model in found else "–" for found in columns.values())]
         for model in by_model(groups)
     ]
-    return pages.table(["network", *columns], body)
+    return pages.table(["network", *columns], body, numbers=False)
 
 
 def _order(scores: Scores) -> str:
@@ -75,19 +75,20 @@ def _order(scores: Scores) -> str:
 def table_sentence(groups: Sequence[RunGroup], how: str) -> str:
     """On how many networks LPSGDM is first, and how many pairs keep the paper's order."""
     paper, here = published_scores(groups), by_model(groups)
-    first = [
-        sum(max(scores, key=scores.__getitem__) == published.OURS for scores in each.values())
-        for each in (paper, here)
-    ]
     pairs = [(model, a, b) for model in here for a, b in combinations(here[model], 2)]
     kept = sum((paper[m][a] > paper[m][b]) == (here[m][a] > here[m][b]) for m, a, b in pairs)
     margins = "; ".join(f"{model} {_margin(model, groups)}" for model in here)
     return (
-        f"With {how}, {published.OURS} ends first on {first[1]} of {len(here)} networks (in the "
-        f"paper on {first[0]}), and {kept} of the {len(pairs)} pairs of optimizers stand in the "
-        f"paper's order. Points between {published.OURS} and the best of the others, paired by "
-        f"seed: {margins}."
+        f"With {how}, {published.OURS} ends first on {firsts(here)} of {len(here)} networks (in "
+        f"the paper on {firsts(paper)}), and {kept} of the {len(pairs)} pairs of optimizers stand "
+        f"in the paper's order. Points between {published.OURS} and the best of the others, "
+        f"paired by seed: {margins}."
     )
+
+
+def firsts(found: Mapping[str, Scores]) -> int:
+    """On how many networks LPSGDM ends first."""
+    return sum(max(each, key=each.__getitem__) == published.OURS for each in found.values())
 
 
 def _margin(model: str, groups: Sequence[RunGroup]) -> str:
@@ -114,7 +115,7 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
     """Whether negative eigenvalues disappear and extreme ones become rarer, as the paper says."""
     (group,) = groups
     (optimizer,) = (name for name, lab in published.OPTIMIZERS.items() if lab == group.label)
-    records = list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
+    records = spectra(group)
     ends = records[0], records[-1]
     first, last = (record["statistics"] for record in ends)
     low = min(records, key=lambda record: record["statistics"]["lambda_max"])
@@ -133,22 +134,31 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
     )
 
 
+def spectra(group: RunGroup) -> list[CurvatureRecord]:
+    """What was measured of the Hessian while a run trained."""
+    return list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
+
+
 def _holds(true: bool) -> str:
     return "holds here" if true else "does not hold here"
 
 
 def fig2_sentence(groups: Sequence[RunGroup]) -> str:
     """LPSGD minus SGD on each panel, beside what the introduction says."""
-    parts = []
+    parts = [
+        f"on {panel} LPSGD ends {here} points from SGD (the paper says {paper})"
+        for panel, paper, here in fig2_gains(groups)
+    ]
+    return f"Paired by seed, with 95 % intervals: {'; '.join(parts)}."
+
+
+def fig2_gains(groups: Sequence[RunGroup]) -> Iterator[tuple[str, str, str]]:
+    """Of each panel its name, the paper's gain and this one."""
     for dataset, model in dict.fromkeys((g.dataset, g.model) for g in groups):
         own = {g.label: accuracies(g) for g in groups if g.dataset == dataset}
         before, after = FIG2_STATED[dataset]
-        parts.append(
-            f"on {model} and {published.DATASETS[dataset]} LPSGD ends "
-            f"{_difference(own['LPSGD'], own['SGD'])} points from SGD (the paper says "
-            f"{pages.signed(after - before, 2)})"
-        )
-    return f"Paired by seed, with 95 % intervals: {'; '.join(parts)}."
+        here = _difference(own["LPSGD"], own["SGD"])
+        yield f"{model} and {published.DATASETS[dataset]}", pages.signed(after - before, 2), here
 
 
 def fig4_sentence(groups: Sequence[RunGroup]) -> str:
@@ -157,17 +167,22 @@ def fig4_sentence(groups: Sequence[RunGroup]) -> str:
     means = {label: statistics.mean(own.values()) for label, own in scores.items() if own}
     best = max(means, key=means.__getitem__)
     worse = ", ".join(_certainly_worse(scores, best)) or "no other value"
-    gains = [b - a for a, b in pairwise(means.values())]
-    shape = "Accuracy is not monotone in"
-    if all(gain > 0 for gain in gains) or all(gain < 0 for gain in gains):
-        shape = f"Accuracy {'rises' if gains[0] > 0 else 'falls'} with every increase of"
     ends = ", ".join(f"{label.rpartition(' ')[2]}: {mean:.1f}" for label, mean in means.items())
     return (
-        f"{shape} p_max ({ends} %). {best} ends best; certainly worse, paired by seed at 95 % "
-        f"without a correction for the number of comparisons: {worse}. All have the paper's one "
-        "learning rate, with which a larger p_max also takes longer steps: the first epoch's update "
-        f"is, as a multiple of that with {groups[0].label}, {_first_steps(groups)}."
+        f"{shape(list(means.values()))} p_max ({ends} %). {best} ends best; certainly worse, "
+        "paired by seed at 95 % without a correction for the number of comparisons: "
+        f"{worse}. All have the paper's one "
+        "learning rate, with which a larger p_max also takes longer steps: the first epoch's "
+        f"update is, as a multiple of that with {groups[0].label}, {_first_steps(groups)}."
     )
+
+
+def shape(means: Sequence[float]) -> str:
+    """How accuracy moves over the values of p_max."""
+    gains = [b - a for a, b in pairwise(means)]
+    if all(gain > 0 for gain in gains) or all(gain < 0 for gain in gains):
+        return f"Accuracy {'rises' if gains[0] > 0 else 'falls'} with every increase of"
+    return "Accuracy is not monotone in"
 
 
 def _first_steps(groups: Sequence[RunGroup]) -> str:

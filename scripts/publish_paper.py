@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import pages  # noqa: E402
 import paper_findings as findings  # noqa: E402
+import paper_short  # noqa: E402
 
 from lpsgd.lab.paper.choices import read_choices  # noqa: E402
 from lpsgd.lab.paper.protocol import RunGroup, Setup, load_runs  # noqa: E402
@@ -130,6 +131,7 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
     for name in ("table1", "table2"):
         own, retuned = groups.get(name, ()), groups.get(f"{name}-retuned", ())
         texts[f"{name}-orders"] = findings.orders(own, retuned) if own else ""
+    texts["short"] = paper_short.short(groups)
     return texts, documents
 
 

@@ -173,6 +173,39 @@ def test_decay_says_by_how_much_the_step_shrinks(publish: Any, tmp_path: Path) -
     assert "dual −1.00" in said
 
 
+def test_the_short_table_has_a_line_for_each_whole_entry(publish: Any, tmp_path: Path) -> None:
+    def score(label: str, seed: int) -> float:
+        return {"LPSGDM": 70.0, "LPSGD": 53.0, "paper": 55.0}.get(label, 50.0) + seed
+
+    names = ("table1", "table2", "fig2", "fig4", "decay")
+    for name in names:
+        rises = (lambda label, seed: int(label[8:]) + seed) if name == "fig4" else score
+        made_up(publish, name, tmp_path / name, rises)
+    groups = {n: publish.load_runs(publish.planned(n, tmp_path / n).groups) for n in names}
+    said = publish.paper_short.short(groups).splitlines()[2:]
+    assert [re.findall(r"^\| \[([^]]+)\]", line)[0] for line in said] == [
+        *("Table 1", "Table 2", "Fig. 2", "Fig. 4", "The hidden decay"),
+    ]
+    assert said[0].endswith("first on 3 of 3 networks | LPSGDM ends first on 3 of 3 networks |")
+    assert "+0.65 on ResNet-18 and CIFAR-10; +4.92 on ResNet-50 and CIFAR-100 |" in said[2]
+    assert said[2].endswith("| +3.00; +3.00 |")
+    assert said[3].endswith("| accuracy rises with every increase of p_max |")
+    rows = history(55.0, seed=0, epochs=20)
+    first, last = (row["update_rms"] / row["lr"] for row in (rows[0], rows[-2]))  # then lr is 0
+    assert said[4].endswith(f"shortens the step, {first / last:.3g} times |")
+
+
+def test_the_links_of_the_short_table_lead_to_headings(publish: Any) -> None:
+    page = publish.PAGE.read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in titles}
+    links = re.findall(
+        r"\]\(#([^)]+)\)", " ".join(t for t, _ in publish.paper_short.SHORT.values())
+    )
+    assert links
+    assert set(links) <= anchors
+
+
 def test_retuned_rates_won_their_search(publish: Any) -> None:
     retune = importlib.import_module("retune_paper")
     with retune.TRIALS.open(newline="") as file:
