@@ -50,6 +50,11 @@ def _plain(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
+def factor(value: float) -> str:
+    """Three digits that count, without an exponent."""
+    return f"{float(f'{value:.3g}'):,g}"
+
+
 def signed(value: float, digits: int) -> str:
     """With its sign, a real minus; what rounds to zero is +0."""
     return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")

@@ -190,7 +190,9 @@ def _first_steps(groups: Sequence[RunGroup]) -> str:
     curves = {group.label: learning_curve(group.runs, "update_rms").points for group in groups}
     sizes = {label: points[0].mean for label, points in curves.items() if points}
     base = sizes[groups[0].label]
-    return ", ".join(f"{v / base:.3g} at {label.rpartition(' ')[2]}" for label, v in sizes.items())
+    return ", ".join(
+        f"{pages.factor(v / base)} at {label.rpartition(' ')[2]}" for label, v in sizes.items()
+    )
 
 
 def _certainly_worse(scores: Mapping[str, Mapping[int, float]], best: str) -> Iterator[str]:
@@ -204,13 +206,18 @@ def decay_sentence(groups: Sequence[RunGroup]) -> str:
     """By how much each version shrinks the step per learning rate, and where it ends."""
     versions = {group.label: group for group in groups}
     rows = decay.summary_rows({label: group.runs for label, group in versions.items()})
-    parts = [f"{label} by {ratio:.3g} ({mean:.1f} %)" for label, _, _, ratio, mean, _ in rows]
+    parts = [
+        f"{label} by {pages.factor(ratio)} ({mean:.1f} %)" for label, _, _, ratio, mean, _ in rows
+    ]
     against = "; ".join(
-        f"{label} {_difference(accuracies(group), accuracies(versions['paper']))}"
-        for label, group in versions.items()
-        if label != "paper"
+        f"{label} {against_paper(versions, label)}" for label in versions if label != "paper"
     )
     return (
         "Over the run the step, divided by the learning rate, shrinks (and test accuracy ends at): "
         f"{', '.join(parts)}. In points against the paper's rule, paired by seed: {against}."
     )
+
+
+def against_paper(versions: Mapping[str, RunGroup], label: str) -> str:
+    """How much better a version ends than the paper's rule."""
+    return _difference(accuracies(versions[label]), accuracies(versions["paper"]))

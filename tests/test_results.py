@@ -192,7 +192,8 @@ def test_the_short_table_has_a_line_for_each_whole_entry(publish: Any, tmp_path:
     assert said[3].endswith("| accuracy rises with every increase of p_max |")
     rows = history(55.0, seed=0, epochs=20)
     first, last = (row["update_rms"] / row["lr"] for row in (rows[0], rows[-2]))  # then lr is 0
-    assert said[4].endswith(f"shortens the step, {first / last:.3g} times |")
+    assert f"shortens the step, {first / last:.3g} times;" in said[4]
+    assert said[4].endswith("accuracy ends −5.00 points from the paper's |")
 
 
 def test_the_links_of_the_short_table_lead_to_headings(publish: Any) -> None:
