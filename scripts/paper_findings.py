@@ -207,7 +207,8 @@ def decay_sentence(groups: Sequence[RunGroup]) -> str:
     versions = {group.label: group for group in groups}
     rows = decay.summary_rows({label: group.runs for label, group in versions.items()})
     parts = [
-        f"{label} by {pages.factor(ratio)} ({mean:.1f} %)" for label, _, _, ratio, mean, _ in rows
+        f"{label} by {pages.factor(ratio)} until epoch {epoch} ({mean:.1f} %)"
+        for label, _, _, epoch, ratio, mean, _ in rows
     ]
     against = "; ".join(
         f"{label} {against_paper(versions, label)}" for label in versions if label != "paper"

@@ -55,11 +55,12 @@ def _short_fig4(groups: Sequence[RunGroup]) -> tuple[str, str]:
 
 def _short_decay(groups: Sequence[RunGroup]) -> tuple[str, str]:
     versions = {group.label: group for group in groups}
-    ((_, _, _, ratio, _, _),) = decay.summary_rows({"paper": versions["paper"].runs})
+    ((_, _, _, epoch, ratio, _, _),) = decay.summary_rows({"paper": versions["paper"].runs})
     return (
         "annealing p to 2 suits the curvature late in training",
-        f"annealing also shortens the step, {pages.factor(ratio)} times; with p kept at p_max, "
-        f"accuracy ends {findings.against_paper(versions, 'constant-p')} points from the paper's",
+        f"annealing also shortens the step, {pages.factor(ratio)} times until epoch {epoch}; "
+        "with p kept at p_max, accuracy ends "
+        f"{findings.against_paper(versions, 'constant-p')} points from the paper's",
     )
 
 

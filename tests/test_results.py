@@ -168,7 +168,7 @@ def test_decay_says_by_how_much_the_step_shrinks(publish: Any, tmp_path: Path) -
     said = made_up(publish, "decay", tmp_path, lambda label, seed: scores.get(label, 49.0) + seed)
     rows = history(50.0, seed=0, epochs=20)
     first, last = (row["update_rms"] / row["lr"] for row in (rows[0], rows[-2]))  # then lr is 0
-    assert f"paper by {first / last:.3g} (51.0 %)" in said
+    assert f"paper by {first / last:.3g} until epoch 19 (51.0 %)" in said
     assert "rms +2.00" in said
     assert "dual −1.00" in said
 
@@ -192,7 +192,7 @@ def test_the_short_table_has_a_line_for_each_whole_entry(publish: Any, tmp_path:
     assert said[3].endswith("| accuracy rises with every increase of p_max |")
     rows = history(55.0, seed=0, epochs=20)
     first, last = (row["update_rms"] / row["lr"] for row in (rows[0], rows[-2]))  # then lr is 0
-    assert f"shortens the step, {first / last:.3g} times;" in said[4]
+    assert f"shortens the step, {first / last:.3g} times until epoch 19;" in said[4]
     assert said[4].endswith("accuracy ends −5.00 points from the paper's |")
 
 

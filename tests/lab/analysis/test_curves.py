@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 
 from lpsgd.lab.analysis.curves import averaged, final_values, learning_curve
 from lpsgd.lab.store.metrics_file import MetricsRow
 from lpsgd.lab.store.run_record import RunRecord
+from lpsgd.lab.training.metrics import update_rms
 
 
 def run(seed, values, state="complete", **columns):
@@ -97,6 +99,24 @@ def test_metrics_that_follow_from_others():
     assert learning_curve([one], "alpha").runs[0].y == pytest.approx((0, 0.1, 1))
     length = learning_curve([one], "update_per_lr").runs[0]
     assert (length.epoch, length.y) == ((1, 4), (3, 0.25))
+
+
+def test_an_update_that_rounding_swallows_says_nothing_of_the_rule():
+    """The same update per lr throughout: torch's SGD on float32, lr by a cosine to nearly 0."""
+    torch.manual_seed(0)
+    weight = (0.1 * torch.randn(100_000)).requires_grad_()
+    lrs = [1e-2, 1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 1e-12]
+    updates = []
+    for lr in lrs:
+        before = weight.detach().clone()
+        weight.grad = torch.randn_like(weight)
+        torch.optim.SGD([weight], lr=lr).step()
+        updates.append(update_rms([before], [weight.detach()]))
+    assert updates[-1] / lrs[-1] < 0.5  # rounding
+    one = run(0, [0.0] * len(lrs), update_rms=updates, lr=lrs)
+    length = learning_curve([one], "update_per_lr").runs[0]
+    assert length.y == pytest.approx([1.0] * len(length.y), rel=0.05)
+    assert len(length.y) >= 4
 
 
 def test_final_values_are_of_complete_runs():

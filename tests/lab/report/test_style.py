@@ -1,4 +1,4 @@
-"""Every figure: legends cover nothing, and an SVG has colours for a dark page."""
+"""Every figure: legends cover nothing, titles fit, and an SVG has colours for a dark page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from PIL import Image
 from lpsgd.lab.analysis.stats import summarise
 from lpsgd.lab.paper.figures import fig3
 from lpsgd.lab.paper.figures.accuracy import accuracy_figure
+from lpsgd.lab.paper.scales import SCALES
 from lpsgd.lab.paper.tables import decay
+from lpsgd.lab.paper.tables import published as published_tables
 from lpsgd.lab.paper.theory import failures
 from lpsgd.lab.paper.theory import figures as theory
 from lpsgd.lab.paper.theory.rates import Rate, RatePoint
@@ -47,6 +49,13 @@ def compared(groups: dict[str, list[RunRecord]]) -> Figure:
 
 def published(groups: dict[str, list[RunRecord]]) -> Figure:
     return accuracy_figure({"ResNet-18 / CIFAR-10": groups, "VGG-11 / CIFAR-10": groups})
+
+
+def long_titles(groups: dict[str, list[RunRecord]]) -> Figure:
+    """Of the longest names that a scale gives its data, above three panels."""
+    titles = [place.title for scale in SCALES.values() for place in scale.stand_ins.values()]
+    longest = max(titles, key=len)
+    return accuracy_figure({f"{model} / {longest}": groups for model in published_tables.MODELS})
 
 
 def one_panel(groups: dict[str, list[RunRecord]]) -> Figure:
@@ -93,6 +102,7 @@ def norms(_: Any) -> Figure:
 DRAWINGS = (
     compared,
     published,
+    long_titles,
     one_panel,
     hidden_decay,
     quadratics,
@@ -115,6 +125,17 @@ def test_legends_cover_nothing_and_fit(draw: Callable[[Any], Figure], groups: An
         assert drawn.bbox.y0 - 1 <= box.y0  # constrained layout rounds to a fraction of a pixel
         for axes in drawn.axes:
             assert not box.overlaps(axes.bbox)
+
+
+@pytest.mark.parametrize("draw", DRAWINGS, ids=lambda draw: draw.__name__)
+def test_titles_are_not_cut_off(draw: Callable[[Any], Figure], groups: Any) -> None:
+    drawn = draw(groups)
+    drawn.draw_without_rendering()
+    for axes in drawn.axes:
+        for title in (axes.title, axes._left_title, axes._right_title):  # type: ignore[attr-defined]
+            box = title.get_window_extent()
+            inside = box.x1 <= drawn.bbox.x1 and box.y1 <= drawn.bbox.y1 + 1
+            assert inside or not title.get_text(), title.get_text()
 
 
 def legends_of(drawn: Figure) -> Iterator[Any]:

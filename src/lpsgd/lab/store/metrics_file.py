@@ -15,6 +15,9 @@ from lpsgd.lab.formatting import fixed, short
 from lpsgd.lab.store.disk.files import writing
 from lpsgd.lab.store.disk.jsonio import json_line, number, read_lines
 
+SMALLEST_UPDATE = 1e-8
+"""What float32 resolves of an update."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsRow:
@@ -92,8 +95,14 @@ class MetricsRow:
 
     @property
     def update_per_lr(self) -> float | None:
-        """The update's root mean square divided by the learning rate."""
-        return self.update_rms / self.lr if self.update_rms and self.lr else None
+        """The update's root mean square divided by the learning rate.
+
+        None where rounding swallows the update, as at the end of a cosine: the update is the
+        difference of two float32 parameters, and one of size 0.1 moves by 7e-9 or not at all.
+        """
+        if not self.lr or self.update_rms is None or self.update_rms < SMALLEST_UPDATE:
+            return None
+        return self.update_rms / self.lr
 
     def get(self, metric: str) -> float | None:
         """A metric by its name; None if there is none of this name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from lpsgd.lab.analysis.curves import final_values
@@ -125,7 +126,7 @@ def accuracy_figure(panels: Panels, decorate: Decorate | None = None) -> Figure:
         every_axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (panel, groups) in zip(every_axes, panels.items(), strict=True):
             draw_curves(axes, groups, "test_top1", styles)
-            axes.set_title(panel)
+            axes.set_title(_title(panel, len(panels)))
             if decorate is not None:
                 decorate(axes, panel, styles)
         every_axes[0].set_ylabel("test accuracy, top-1 (%)")
@@ -133,6 +134,11 @@ def accuracy_figure(panels: Panels, decorate: Decorate | None = None) -> Figure:
             label_panels(*every_axes)
         legend_below(figure, every_axes[0])
     return figure
+
+
+def _title(panel: str, panels: int) -> str:
+    """In lines that fit above one of so many panels."""
+    return fill(panel, 88 // max(2, panels))
 
 
 def final_figure(panels: Panels) -> Figure:
@@ -147,7 +153,7 @@ def final_figure(panels: Panels) -> Figure:
                 if found.mean is not None:
                     axes.plot([place], [found.mean], "o", color=BLUE, markersize=4)
             axes.set_xticks(range(len(groups)), [label.rpartition(" ")[2] for label in groups])
-            axes.set(title=panel, xlabel=next(iter(groups)).partition(" ")[0])
+            axes.set(title=_title(panel, len(panels)), xlabel=next(iter(groups)).partition(" ")[0])
         every_axes[0].set_ylabel("test accuracy, top-1 (%)")
         if len(panels) > 1:
             label_panels(*every_axes)

@@ -89,14 +89,19 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
         Picture(
             "decay",
             "(a) Root mean square of the update at the end of each epoch. (b) The same divided by "
-            "the learning rate, which leaves what the rule itself does. (c) Test accuracy. Mean "
-            "over seeds, band from the lowest to the highest.",
+            "the learning rate, which leaves what the rule itself does, as long as float32 "
+            "resolves the update. (c) Test accuracy. Mean over seeds, band from the lowest to the "
+            "highest.",
             _figure(versions),
         ),
         Table(
             "decay-summary",
-            "Size of the step per learning rate at the first and the last epoch, and where it ends",
-            ("version", "first", "last", "shrinks by", "final test accuracy (%)", "deviation"),
+            "Size of the step per learning rate at the first epoch and at the last at which "
+            "float32 resolves it, and where accuracy ends",
+            (
+                *("version", "first", "last", "of epoch", "shrinks by"),
+                *("final test accuracy (%)", "deviation"),
+            ),
             list(summary_rows(versions)),
         ),
         Table(
@@ -117,11 +122,12 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
 def summary_rows(versions: Versions) -> Iterator[tuple[Cell, ...]]:
     """For each version its step per lr at both ends, their ratio, and where accuracy ends."""
     for label, runs in versions.items():
-        sizes = [point.mean for point in learning_curve(runs, "update_per_lr").points]
         accuracy = summarise(list(final_values(runs, "test_top1").values()))
-        ratio = sizes[0] / sizes[-1] if sizes and sizes[-1] else None
-        first, last = (sizes[0], sizes[-1]) if sizes else (None, None)
-        yield label, first, last, ratio, accuracy.mean, accuracy.sd
+        sizes: tuple[Cell, ...] = None, None, None, None
+        if points := learning_curve(runs, "update_per_lr").points:
+            first, last = points[0], points[-1]
+            sizes = first.mean, last.mean, last.epoch, first.mean / last.mean
+        yield label, *sizes, accuracy.mean, accuracy.sd
 
 
 def _figure(versions: Versions) -> Figure:
