@@ -13,14 +13,12 @@ from itertools import combinations, pairwise
 
 import pages
 
-from lpsgd.curvature.monitor import FILE_NAME
 from lpsgd.lab.analysis import stats
 from lpsgd.lab.analysis.curves import final_values, learning_curve
 from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
-from lpsgd.lab.paper.figures.fig1 import clearly_negative
+from lpsgd.lab.paper.figures.fig1 import clearly_negative, spectra
 from lpsgd.lab.paper.protocol import RunGroup
 from lpsgd.lab.paper.tables import decay, published
-from lpsgd.lab.spectra.records import CurvatureRecord, read_curvature
 
 Scores = Mapping[str, float]
 
@@ -132,11 +130,6 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
         f"{_holds(late < early)}, and that negative ones disappear, which "
         f"{_holds(last['lambda_min'] >= 0)}."
     )
-
-
-def spectra(group: RunGroup) -> list[CurvatureRecord]:
-    """What was measured of the Hessian while a run trained."""
-    return list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
 
 
 def _holds(true: bool) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pages
 import paper_findings as findings
 
+from lpsgd.lab.paper.figures.fig1 import spectra
 from lpsgd.lab.paper.protocol import RunGroup
 from lpsgd.lab.paper.tables import decay, published
 
@@ -25,7 +26,7 @@ def _short_table(groups: Sequence[RunGroup]) -> tuple[str, str]:
 
 
 def _short_fig1(groups: Sequence[RunGroup]) -> tuple[str, str]:
-    records = findings.spectra(groups[0])
+    records = spectra(groups[0])
     first, last = records[0]["statistics"], records[-1]["statistics"]
     return (
         "extreme eigenvalues become rarer, negative ones disappear",

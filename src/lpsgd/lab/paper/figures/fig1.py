@@ -150,7 +150,7 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
     nodes: list[tuple[Cell, ...]] = []
     movements: list[str] = []
     for letter, group in zip("ab", groups, strict=False):
-        records = list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
+        records = spectra(group)
         name = f"{group.model} / {data_title(group.dataset, setup)}"
         epochs = _spacing(group, setup)
         spacing = "epoch" if epochs == 1 else f"{epochs} epochs"
@@ -189,6 +189,11 @@ def draw(setup: Setup, groups: Sequence[RunGroup]) -> Document:
         )
         document.add(text(f"The paper states as examples early in training {stated}."))
     return document
+
+
+def spectra(group: RunGroup) -> list[CurvatureRecord]:
+    """What was measured of the Hessian while a panel's run trained."""
+    return list(read_curvature(group.tasks[0].folder / FILE_NAME).values())
 
 
 def _extremes(panel: str, records: Sequence[CurvatureRecord]) -> Iterator[tuple[Cell, ...]]:
