@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import pages
@@ -19,6 +19,7 @@ from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
 from lpsgd.lab.paper.figures.fig1 import clearly_negative, spectra
 from lpsgd.lab.paper.protocol import RunGroup
 from lpsgd.lab.paper.tables import decay, published
+from lpsgd.lab.paper.tables.results import Measurement
 
 Scores = Mapping[str, float]
 
@@ -68,6 +69,57 @@ def _order(scores: Scores) -> str:
         label: f"{mean:.1f}" if mean > -math.inf else "diverged" for label, mean in scores.items()
     }
     return ", ".join(f"{label} {ends[label]}" for label in ranked)
+
+
+def shapes(found: Mapping[str, Sequence[Measurement]]) -> str:
+    """How accuracy moves: LPSGDM's first places on the way, and what the second half brings."""
+    own = next(iter(found.values()))
+    rows = {"the paper": checkpoints(own, lambda place: place.paper.mean)}
+    for name, places in found.items():
+        rows[f"here, {name}"] = checkpoints(places, lambda place: place.measured.mean)
+    labels = dict.fromkeys(place.optimizer for place in own)
+    head = [
+        f"{published.OURS} first at a quarter, half, the end",
+        *(f"{label}, second half" for label in labels),
+    ]
+    body = [
+        [
+            f"{name} ({', '.join(points[-1])})",
+            ", ".join(str(firsts(scores)) for scores in points),
+            *_least_in_bold([_late_gain(points, label) for label in labels]),
+        ]
+        for name, points in rows.items()
+    ]
+    return pages.table(["", *head], body)
+
+
+def checkpoints(
+    places: Sequence[Measurement], value: Callable[[Measurement], float | None]
+) -> list[dict[str, Scores]]:
+    """For each checkpoint, in order, the accuracies by network and optimizer."""
+    found: dict[int, dict[str, dict[str, float]]] = {}
+    for place in places:
+        if place.metric == "test_top1":
+            mean = value(place)
+            scores = found.setdefault(place.epoch, {}).setdefault(place.model, {})
+            scores[place.optimizer] = -math.inf if mean is None else mean
+    return [found[epoch] for epoch in sorted(found)]
+
+
+def _late_gain(points: Sequence[Mapping[str, Scores]], label: str) -> float:
+    """What the last checkpoint adds to the one before, a mean over the networks."""
+    before, end = points[-2:]
+    return statistics.mean(end[model][label] - before[model][label] for model in end)
+
+
+def _least_in_bold(gains: Sequence[float]) -> list[str]:
+    """As a table shows them; of what diverged there is no gain."""
+    known = [gain for gain in gains if math.isfinite(gain)]
+    texts = [pages.signed(gain, 1) if gain in known else "diverged" for gain in gains]
+    return [
+        f"**{text}**" if known and gain == min(known) else text
+        for gain, text in zip(gains, texts, strict=True)
+    ]
 
 
 def table_sentence(groups: Sequence[RunGroup], how: str) -> str:

@@ -29,6 +29,7 @@ from lpsgd.lab.paper.choices import read_choices  # noqa: E402
 from lpsgd.lab.paper.protocol import RunGroup, Setup, load_runs  # noqa: E402
 from lpsgd.lab.paper.scales import get_scale, model_names  # noqa: E402
 from lpsgd.lab.paper.tables import published  # noqa: E402
+from lpsgd.lab.paper.tables.results import measurements  # noqa: E402
 from lpsgd.lab.paper.targets import PlannedTarget, draw, plan_target  # noqa: E402
 from lpsgd.lab.report.document import Document, to_markdown, write_document  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
@@ -67,10 +68,16 @@ ENTRIES: Mapping[str, Entry] = {
     "claims": Entry("claims"),
 }
 COMPUTED = ("theory",)
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "table1": {"table1": "the paper's settings", "table1-retuned": "retuned learning rates"},
+    "table2": {"table2": "the paper's settings"},
+}
 SENTENCES: Mapping[str, Callable[[Sequence[RunGroup]], str]] = {
-    "table1": partial(findings.table_sentence, how="the paper's settings"),
-    "table1-retuned": partial(findings.table_sentence, how="retuned learning rates"),
-    "table2": partial(findings.table_sentence, how="the paper's settings"),
+    **{
+        name: partial(findings.table_sentence, how=how)
+        for versions in TABLES.values()
+        for name, how in versions.items()
+    },
     "fig1": findings.fig1_sentence,
     "fig1-lpsgdm": findings.fig1_sentence,
     "fig2": findings.fig2_sentence,
@@ -128,11 +135,23 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
         groups[name] = load_runs(plan.groups)
         documents[name] = draw(plan)
         texts[name] = section(name, to_markdown(documents[name]), groups[name])
-    for name in ("table1", "table2"):
+    for name in TABLES:
         own, retuned = groups.get(name, ()), groups.get(f"{name}-retuned", ())
         texts[f"{name}-orders"] = findings.orders(own, retuned) if own else ""
+        texts[f"{name}-shapes"] = shapes(groups, name) if own else ""
     texts["short"] = paper_short.short(groups)
     return texts, documents
+
+
+def shapes(groups: Mapping[str, Sequence[RunGroup]], table: str) -> str:
+    """How accuracy moves over training in the versions of a table that are whole."""
+    versions = {each: how for each, how in TABLES[table].items() if each in groups}
+    return findings.shapes(
+        {
+            how: list(measurements(groups[each], planned(each).setup))
+            for each, how in versions.items()
+        }
+    )
 
 
 def main() -> None:

@@ -218,3 +218,54 @@ def test_retuned_rates_won_their_search(publish: Any) -> None:
         assert len(own) == len(retune.FACTORS)
         best = max(own, key=lambda t: float(t["val_top1"] or -1))
         assert float(best["lr"]) == rate.lr
+
+
+@pytest.mark.parametrize("name", ["table1", "table1-retuned", "table2"])
+def test_the_shape_of_the_curves_is_that_of_the_committed_table(publish: Any, name: str) -> None:
+    """Against the CSV that a reader has, and the paper's."""
+    table, _, retuned = name.partition("-")
+    path = publish.RESULTS / name / f"{table}.csv"
+    if not path.exists():
+        pytest.skip(f"{name} is not run to its end")
+    page = publish.PAGE.read_text(encoding="utf-8")
+    block = page.partition(f"<!-- {table}-shapes:")[2].partition("<!-- end of")[0]
+    lines = {line.split(" (")[0].removeprefix("| "): line for line in block.splitlines()}
+    dataset = {"table1": "cifar10", "table2": "cifar100"}[table]
+    published = _rows(publish.ROOT / "src/lpsgd/lab/paper/results.csv")
+    _expect_shape(lines["the paper"], [r for r in published if r["dataset"] == dataset])
+    how = "retuned learning rates" if retuned else "the paper's settings"
+    _expect_shape(lines[f"here, {how}"], _rows(path))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _expect_shape(line: str, rows: list[dict[str, str]]) -> None:
+    """First places by sorting each column of the table, gains as sums over the networks."""
+    own = [r for r in rows if r["metric"] == "test_top1"]
+    epochs = sorted({int(r["epoch"]) for r in own})
+    networks = {r["model"] for r in own}
+    first = []
+    for epoch in epochs:
+        at = [r for r in own if int(r["epoch"]) == epoch]
+        best = {
+            n: max((float(r["mean"]), r["optimizer"]) for r in at if r["model"] == n)
+            for n in networks
+        }
+        first.append(str(sum(name == "LPSGDM" for _, name in best.values())))
+    gains: dict[str, float] = {}
+    for r in own:
+        sign = {epochs[-1]: 1, epochs[-2]: -1}.get(int(r["epoch"]), 0)
+        gains[r["optimizer"]] = gains.get(r["optimizer"], 0) + sign * float(r["mean"]) / len(
+            networks
+        )
+    cells = [cell.strip() for cell in line.strip("| ").split("|")]
+    assert set(cells[0].partition("(")[2].rstrip(")").split(", ")) == networks
+    assert cells[1] == ", ".join(first)
+    said = [float(cell.strip("*").replace("−", "-")) for cell in cells[2:]]
+    assert said == pytest.approx(list(gains.values()), abs=0.051)
+    assert ["**" in cell for cell in cells[2:]] == [
+        g == min(gains.values()) for g in gains.values()
+    ]
