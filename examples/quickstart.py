@@ -1,17 +1,19 @@
 """LPSGDM beside SGD and AdamW on real handwritten digits: one network, three seeds, one table.
 
-    python examples/quickstart.py
+    python examples/quickstart.py [--lr 3e-3]
 
 scikit-learn's 1797 images of 8 x 8 pixels; 1437 to train on, 360 to test with. Each optimizer gets
 the same initial weights and the same batches for a seed. LPSGDM starts at the advised rate of 1e-2
-(then try 3e-3 and 3e-2); those of SGD and AdamW are the best of five on a part of the training set.
+(then try 3e-3 and 3e-2, with --lr); those of SGD and AdamW are the best of five on a part of the
+training set.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from rich.console import Console
@@ -88,7 +90,10 @@ def train(name: str, seed: int, on_epoch: Callable[[], None]) -> tuple[float, fl
     return running, 100 * right.item(), seconds
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lr", type=float, default=1e-2, help="of LPSGDM [default: 1e-2]")
+    LEARNING_RATES["LPSGDM"] = parser.parse_args(arguments).lr
     console = Console()
     console.print(f"Handwritten digits: {EPOCHS} epochs, {len(SEEDS)} seeds for each optimizer\n")
     heads = ("optimizer", "train loss", "test accuracy", "seconds")

@@ -127,12 +127,12 @@ def table_sentence(groups: Sequence[RunGroup], how: str) -> str:
     paper, here = published_scores(groups), by_model(groups)
     pairs = [(model, a, b) for model in here for a, b in combinations(here[model], 2)]
     kept = sum((paper[m][a] > paper[m][b]) == (here[m][a] > here[m][b]) for m, a, b in pairs)
-    margins = "; ".join(f"{model} {_margin(model, groups)}" for model in here)
+    margins = "; ".join(f"on {model} {_margin(model, groups)}" for model in here)
     return (
         f"With {how}, {published.OURS} ends first on {firsts(here)} of {len(here)} networks (in "
         f"the paper on {firsts(paper)}), and {kept} of the {len(pairs)} pairs of optimizers stand "
-        f"in the paper's order. Points between {published.OURS} and the best of the others, "
-        f"paired by seed: {margins}."
+        f"in the paper's order. {published.OURS} minus the best of the others, in points, paired "
+        f"by seed: {margins}."
     )
 
 
@@ -146,7 +146,7 @@ def _margin(model: str, groups: Sequence[RunGroup]) -> str:
     ours = own.pop(published.OURS)
     means = {label: statistics.mean(scores.values()) for label, scores in own.items() if scores}
     best = max(means, key=means.__getitem__)
-    return f"{_difference(ours, own[best])} from {best}"
+    return f"{_difference(ours, own[best])}, {best}"
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> stats.Paired:
@@ -174,8 +174,8 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
     shares = " → ".join(f"{100 * clearly_negative(record):.2g} %" for record in ends)
     early, late = len(first["outliers"]), len(last["outliers"])
     return (
-        f"Under {optimizer}, from the first measurement to the last: beside the largest eigenvalue "
-        f"the size of the smallest, which is negative, goes {sizes}, and the share of eigenvalues "
+        f"Under {optimizer}, from the first measurement to the last: the size of the smallest "
+        f"eigenvalue, which is negative, goes {sizes} of the largest, and the share of eigenvalues "
         f"below −1 % of the largest {shares}. The largest goes from {first['lambda_max']:.3g} over "
         f"{lowest}, to {last['lambda_max']:.3g}; isolated eigenvalues above the bulk: "
         f"{early} → {late}. The paper says that extreme eigenvalues become rarer, which "
@@ -191,10 +191,12 @@ def _holds(true: bool) -> str:
 def fig2_sentence(groups: Sequence[RunGroup]) -> str:
     """LPSGD minus SGD on each panel, beside what the introduction says."""
     parts = [
-        f"on {panel} LPSGD ends {here} points from SGD (the paper says {paper})"
-        for panel, paper, here in fig2_gains(groups)
+        f"{here} on {panel} (the paper says {paper})" for panel, paper, here in fig2_gains(groups)
     ]
-    return f"Paired by seed, with 95 % intervals: {'; '.join(parts)}."
+    return (
+        "Test accuracy of LPSGD minus that of SGD, in points, paired by seed with 95 % intervals: "
+        f"{'; '.join(parts)}."
+    )
 
 
 def fig2_gains(groups: Sequence[RunGroup]) -> Iterator[tuple[str, str, str]]:

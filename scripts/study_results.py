@@ -25,7 +25,7 @@ from study import RESULTS, read_plan, space  # noqa: E402
 from lpsgd.lab.analysis import stats  # noqa: E402
 
 REFERENCE = "AdamW"
-OURS, MUON, PAPER = "LPMuon", "Muon", "LPSGDM"
+OURS, MUON, PAPER, CONSTANT = "LPMuon", "Muon", "LPSGDM", "LPSGDM-constant"
 BEATEN = ("SGDM", "AdamW", "Lion")  # what LPMuon is said to beat
 MARGIN = 0.5  # points of accuracy that "not worse" may lose
 

@@ -150,7 +150,10 @@ def test_the_power_of_any_spectrum(
 
     assert error(lp_matrix_direction(x, alpha)) < 1e-9
     single = x.to(torch.float32)
-    assert error(lp_matrix_direction(single, alpha, by_eigenvalues)) < 2e-2
+    # what docs/lpmuon.md promises
+    assert error(lp_matrix_direction(single, alpha, by_eigenvalues)) < (
+        1e-3 if alpha >= 0 else 3e-3
+    )
     # the promise of the products: a few percent, more where the power is far past infinity
     most = 0.07 if alpha >= 0 else 0.12 if alpha > -0.3 else 0.6
     assert error(lp_matrix_direction(single, alpha, by_products)) < most

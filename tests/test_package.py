@@ -69,7 +69,7 @@ def test_the_quickstart_runs(
     quickstart = importlib.import_module("quickstart")
     monkeypatch.setattr(quickstart, "EPOCHS", 1)
     monkeypatch.setattr(quickstart, "SEEDS", (0, 1))
-    quickstart.main()
+    quickstart.main([])
     shown = capsys.readouterr().out
     for name in ("SGD", "AdamW", "LPSGDM", "test accuracy"):
         assert name in shown

@@ -74,7 +74,7 @@ def test_a_target_is_published_once_none_of_its_runs_is_missing(
     kept = re.search(r"(\d+) of the 18 pairs", sentence)
     assert kept is not None
     assert int(kept[1]) == _pairs_in_the_papers_order(scores)
-    assert "; ResNet-18 −5.00 from SGD w/ Momentum; " in sentence
+    assert "; on ResNet-18 −5.00, SGD w/ Momentum; " in sentence
     links = re.findall(r"\]\(([^)]+)\)", texts["table1"])
     assert links
     assert all(link.startswith("results/paper/table1/") for link in links)
@@ -125,7 +125,7 @@ def test_fig1_says_how_the_drawn_spectra_moved(publish: Any, name: str) -> None:
         low, high = min(spectra[epoch])[0], max(spectra[epoch])[0]
         sizes.append(f"{-100 * low / high:.2g} %")
         shares.append(f"{100 * sum(w for value, w in spectra[epoch] if value < -high / 100):.2g} %")
-    assert f"which is negative, goes {' → '.join(sizes)}, and" in said
+    assert f"which is negative, goes {' → '.join(sizes)} of the largest, and" in said
     assert f"below −1 % of the largest {' → '.join(shares)}." in said
     lowest, epoch = min((max(pairs)[0], epoch) for epoch, pairs in spectra.items())
     assert f"over {lowest:.3g}, its lowest, at epoch {epoch:g}, to" in said
@@ -136,12 +136,8 @@ def test_fig1_says_how_the_drawn_spectra_moved(publish: Any, name: str) -> None:
 def test_fig2_says_the_difference_and_the_papers(publish: Any, tmp_path: Path) -> None:
     scores = {"SGD": 50.0, "LPSGD": 53.0}
     said = made_up(publish, "fig2", tmp_path, lambda label, seed: scores[label] + seed)
-    assert (
-        "on ResNet-18 and CIFAR-10 LPSGD ends +3.00 points from SGD (the paper says +0.65)" in said
-    )
-    assert (
-        "on ResNet-50 and CIFAR-100 LPSGD ends +3.00 points from SGD (the paper says +4.92)" in said
-    )
+    assert "+3.00 on ResNet-18 and CIFAR-10 (the paper says +0.65)" in said
+    assert "+3.00 on ResNet-50 and CIFAR-100 (the paper says +4.92)" in said
 
 
 def test_fig4_names_the_best_and_what_is_certainly_worse(publish: Any, tmp_path: Path) -> None:
@@ -192,8 +188,8 @@ def test_the_short_table_has_a_line_for_each_whole_entry(publish: Any, tmp_path:
     assert said[3].endswith("| accuracy rises with every increase of p_max |")
     rows = history(55.0, seed=0, epochs=20)
     first, last = (row["update_rms"] / row["lr"] for row in (rows[0], rows[-2]))  # then lr is 0
-    assert f"shortens the step, {first / last:.3g} times until epoch 19;" in said[4]
-    assert said[4].endswith("accuracy ends −5.00 points from the paper's |")
+    assert f"shortens the step, by {first / last:.3g} up to epoch 19;" in said[4]
+    assert said[4].endswith("accuracy with p kept at p_max minus the paper's: −5.00 points |")
 
 
 def test_the_links_of_the_short_table_lead_to_headings(publish: Any) -> None:

@@ -257,6 +257,14 @@ def test_readme_and_advice_say_what_the_runs_say(results: Any) -> None:
     images, text = (float(rate) for rate in re.findall(r"lr=([0-9.e-]+)", advice)[:2])
     best = {task: float(row["lr"]) for (task, label), row in rows.items() if label == "LPMuon"}
     assert text / 2 <= best.pop("gpt") <= 2 * text
+    found = re.search(r"On images our searches ended between ([0-9.]+) and ([0-9.]+)", advice)
+    assert found is not None
+    retuned = importlib.import_module("lpsgd.lab.paper.tables.published").retuned_rates()
+    searched = [rate.lr for rate in retuned if rate.optimizer == "LPSGDM"]
+    searched += [
+        float(r["lr"]) for (t, label), r in rows.items() if label == "LPSGDM" and t != "gpt"
+    ]
+    assert [min(searched), max(searched)] == [float(found[1]), float(found[2])]
     assert min(best.values()) <= images <= max(best.values())
 
 
@@ -284,3 +292,30 @@ def test_search_then_fresh_seeds(study: Any, tmp_path: Path) -> None:
     }
     assert {row["seed"] for row in epochs} == {"7", "8"}
     assert all(float(row["test_top1"]) >= 0 for row in epochs)
+
+
+def test_what_annealing_costs_is_the_difference_of_the_committed_means(results: Any) -> None:
+    draw = importlib.import_module("draw_study")
+    with (draw.RESULTS / "summary.csv").open(encoding="utf-8", newline="") as file:
+        means = {(r["task"], r["competitor"]): float(r["mean"]) for r in csv.DictReader(file)}
+    gains = {t: means[t, "LPSGDM-constant"] - means[t, "LPSGDM"] for t, _ in means}
+    text = -gains.pop("gpt")  # of a likelihood, less is better
+    ahead = sum(gain > 0 for gain in [*gains.values(), text])
+    said = (
+        f"on {ahead} of {len(gains) + 1} tasks: {min(gains.values()):+.1f} to "
+        f"{max(gains.values()):+.1f} points on images and {text:+.2f} nats on text"
+    )
+    for path in (draw.PAGE, draw.ADVICE):
+        assert said in path.read_text(encoding="utf-8")
+
+
+def test_what_annealing_costs_by_hand(study: Any, results: Any, tmp_path: Path) -> None:
+    draw = importlib.import_module("draw_study")
+    plan = {**PLAN, "competitors": {**PLAN["competitors"], "LPSGDM-constant": {"lr": 0.1}}}
+    # kept - annealed: 2, 3, 4, whose interval is 3 ± 2.48, and -1, 0, 1
+    images = {**IMAGES, "LPSGDM": [50, 50, 50], "LPSGDM-constant": [52, 53, 54]}
+    text = {**TEXT, "LPSGDM": [5, 5, 5], "LPSGDM-constant": [6, 5, 4]}
+    made_up(study, tmp_path, {"images": images, "text": text})
+    said = draw.annealing(results.read_study(tmp_path, plan))
+    assert "on 1 of 2 tasks: +3.0 points on images and +0.00 nats on text" in said
+    assert "is above zero on 1)" in said

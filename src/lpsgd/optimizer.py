@@ -61,7 +61,8 @@ class LPSGD(LpOptimizer):
         \theta_{t+1} = (1 - \eta\lambda)\,\theta_t - \eta\, u_t
 
     The arguments are those of :class:`LPSGDM` but for ``momentum`` and ``state_dtype``; it keeps no
-    buffer. The advice on the learning rate is the same: start at 1e-2, then try 3e-3 and 3e-2.
+    buffer. The advice on the learning rate is the same: start at 1e-2, then try 3e-3 and 3e-2;
+    for a language model 1e-3 too.
 
     Example:
         >>> from lpsgd import LPSGD
@@ -161,11 +162,12 @@ class LPSGDM(LPSGD):
     Args:
         params: parameters, named parameters, or dicts that define parameter groups.
         lr: the learning rate eta, a number or a tensor of one element. Start at 1e-2, then try
-            3e-3 and 3e-2. The default is the paper's most frequent value, for runs of 200 epochs,
-            and too small for shorter ones.
+            3e-3 and 3e-2; for a language model 1e-3 too. The default is the paper's most frequent
+            value, for runs of 200 epochs, and too small for short ones on images.
         momentum: the coefficient beta of the average, in [0, 1); 0 keeps no buffer.
         p: the norm exponent: a number from 2 to inf, a 0-d tensor, or a schedule ``step -> p``
-            such as :class:`~lpsgd.CosineP`. The paper's method is a schedule; a schedule is kept
+            such as :class:`~lpsgd.CosineP`. The paper's method is a schedule; a constant 6 ended
+            better in docs/study.md. A schedule is kept
             in ``group["p_schedule"]``, and each step writes the value that it uses to
             ``group["p"]``. Without a schedule ``group["p"]`` may be set by hand.
         weight_decay: the decoupled decay lambda.
