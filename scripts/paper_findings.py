@@ -29,6 +29,12 @@ def accuracies(group: RunGroup) -> dict[int, float]:
     return final_values(group.runs, "test_top1")
 
 
+def mean_accuracies(groups: Sequence[RunGroup]) -> dict[str, float]:
+    """Their means over seeds, without the groups of which every run diverged."""
+    scores = {group.label: list(accuracies(group).values()) for group in groups}
+    return {label: statistics.mean(own) for label, own in scores.items() if own}
+
+
 def by_model(groups: Sequence[RunGroup]) -> dict[str, Scores]:
     """The mean last accuracy of each optimizer on each network; -inf if every run diverged."""
     found: dict[str, dict[str, float]] = {}
@@ -211,7 +217,7 @@ def fig2_gains(groups: Sequence[RunGroup]) -> Iterator[tuple[str, str, str]]:
 def fig4_sentence(groups: Sequence[RunGroup]) -> str:
     """The p_max that ends best, and which others are certainly worse."""
     scores = {group.label: accuracies(group) for group in groups}
-    means = {label: statistics.mean(own.values()) for label, own in scores.items() if own}
+    means = mean_accuracies(groups)
     best = max(means, key=means.__getitem__)
     worse = ", ".join(_certainly_worse(scores, best)) or "no other value"
     ends = ", ".join(f"{label.rpartition(' ')[2]}: {mean:.1f}" for label, mean in means.items())

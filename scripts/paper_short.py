@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 import pages
@@ -43,11 +42,7 @@ def _short_fig2(groups: Sequence[RunGroup]) -> tuple[str, str]:
 
 
 def _short_fig4(groups: Sequence[RunGroup]) -> tuple[str, str]:
-    means = [
-        statistics.mean(findings.accuracies(group).values())
-        for group in groups
-        if findings.accuracies(group)
-    ]
+    means = list(findings.mean_accuracies(groups).values())
     return (
         "accuracy does not rise monotonically with p_max",
         f"{findings.shape(means)} p_max".lower(),
