@@ -152,7 +152,7 @@ def _margin(model: str, groups: Sequence[RunGroup]) -> str:
     ours = own.pop(published.OURS)
     means = {label: statistics.mean(scores.values()) for label, scores in own.items() if scores}
     best = max(means, key=means.__getitem__)
-    return f"{_difference(ours, own[best])}, {best}"
+    return f"{_difference(ours, own[best])} against {best}"
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> stats.Paired:

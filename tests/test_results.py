@@ -74,7 +74,7 @@ def test_a_target_is_published_once_none_of_its_runs_is_missing(
     kept = re.search(r"(\d+) of the 18 pairs", sentence)
     assert kept is not None
     assert int(kept[1]) == _pairs_in_the_papers_order(scores)
-    assert "; on ResNet-18 −5.00, SGD w/ Momentum; " in sentence
+    assert "; on ResNet-18 −5.00 against SGD w/ Momentum; " in sentence
     links = re.findall(r"\]\(([^)]+)\)", texts["table1"])
     assert links
     assert all(link.startswith("results/paper/table1/") for link in links)
