@@ -56,7 +56,7 @@ class GPT(nn.Module):
 
 def optimizer_for(name: str, model: nn.Module, steps: int) -> torch.optim.Optimizer:
     if name == "lpmuon":  # singular values of the matrices inside, AdamW's rule for the rest
-        return LPMuon(param_groups(model, weight_decay=0.05, muon=True), lr=5e-3)
+        return LPMuon(param_groups(model, weight_decay=0.05, muon=True), lr=2e-2)
     groups = param_groups(model, weight_decay=0.1)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=3e-3)

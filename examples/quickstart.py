@@ -92,7 +92,8 @@ def train(name: str, seed: int, on_epoch: Callable[[], None]) -> tuple[float, fl
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lr", type=float, default=1e-2, help="of LPSGDM [default: 1e-2]")
+    default = LEARNING_RATES["LPSGDM"]
+    parser.add_argument("--lr", type=float, default=default, help=f"of LPSGDM [{default:g}]")
     LEARNING_RATES["LPSGDM"] = parser.parse_args(arguments).lr
     console = Console()
     console.print(f"Handwritten digits: {EPOCHS} epochs, {len(SEEDS)} seeds for each optimizer\n")

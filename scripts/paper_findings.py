@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import pages
@@ -19,7 +19,6 @@ from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
 from lpsgd.lab.paper.figures.fig1 import clearly_negative, spectra
 from lpsgd.lab.paper.protocol import RunGroup
 from lpsgd.lab.paper.tables import decay, published
-from lpsgd.lab.paper.tables.results import Measurement
 
 Scores = Mapping[str, float]
 
@@ -30,7 +29,7 @@ def accuracies(group: RunGroup) -> dict[int, float]:
 
 
 def mean_accuracies(groups: Sequence[RunGroup]) -> dict[str, float]:
-    """Their means over seeds, without the groups of which every run diverged."""
+    """Of each line of a figure the mean last accuracy, without those of which all diverged."""
     scores = {group.label: list(accuracies(group).values()) for group in groups}
     return {label: statistics.mean(own) for label, own in scores.items() if own}
 
@@ -61,7 +60,7 @@ def orders(groups: Sequence[RunGroup], retuned: Sequence[RunGroup] = ()) -> str:
         "here, the paper's settings": by_model(groups),
     }
     if retuned:
-        columns["here, learning rates retuned"] = by_model(retuned)
+        columns["here, retuned learning rates"] = by_model(retuned)
     body = [
         [model, *(_order(found[model]) if model in found else "–" for found in columns.values())]
         for model in by_model(groups)
@@ -75,57 +74,6 @@ def _order(scores: Scores) -> str:
         label: f"{mean:.1f}" if mean > -math.inf else "diverged" for label, mean in scores.items()
     }
     return ", ".join(f"{label} {ends[label]}" for label in ranked)
-
-
-def shapes(found: Mapping[str, Sequence[Measurement]]) -> str:
-    """How accuracy moves: LPSGDM's first places on the way, and what the second half brings."""
-    own = next(iter(found.values()))
-    rows = {"the paper": checkpoints(own, lambda place: place.paper.mean)}
-    for name, places in found.items():
-        rows[f"here, {name}"] = checkpoints(places, lambda place: place.measured.mean)
-    labels = dict.fromkeys(place.optimizer for place in own)
-    head = [
-        f"{published.OURS} first at a quarter, half, the end",
-        *(f"{label}, second half" for label in labels),
-    ]
-    body = [
-        [
-            f"{name} ({', '.join(points[-1])})",
-            ", ".join(str(firsts(scores)) for scores in points),
-            *_least_in_bold([_late_gain(points, label) for label in labels]),
-        ]
-        for name, points in rows.items()
-    ]
-    return pages.table(["", *head], body)
-
-
-def checkpoints(
-    places: Sequence[Measurement], value: Callable[[Measurement], float | None]
-) -> list[dict[str, Scores]]:
-    """For each checkpoint, in order, the accuracies by network and optimizer."""
-    found: dict[int, dict[str, dict[str, float]]] = {}
-    for place in places:
-        if place.metric == "test_top1":
-            mean = value(place)
-            scores = found.setdefault(place.epoch, {}).setdefault(place.model, {})
-            scores[place.optimizer] = -math.inf if mean is None else mean
-    return [found[epoch] for epoch in sorted(found)]
-
-
-def _late_gain(points: Sequence[Mapping[str, Scores]], label: str) -> float:
-    """What the last checkpoint adds to the one before, a mean over the networks."""
-    before, end = points[-2:]
-    return statistics.mean(end[model][label] - before[model][label] for model in end)
-
-
-def _least_in_bold(gains: Sequence[float]) -> list[str]:
-    """As a table shows them; of what diverged there is no gain."""
-    known = [gain for gain in gains if math.isfinite(gain)]
-    texts = [pages.signed(gain, 1) if gain in known else "diverged" for gain in gains]
-    return [
-        f"**{text}**" if known and gain == min(known) else text
-        for gain, text in zip(gains, texts, strict=True)
-    ]
 
 
 def table_sentence(groups: Sequence[RunGroup], how: str) -> str:
@@ -143,7 +91,7 @@ def table_sentence(groups: Sequence[RunGroup], how: str) -> str:
 
 
 def firsts(found: Mapping[str, Scores]) -> int:
-    """On how many networks LPSGDM ends first."""
+    """On how many networks LPSGDM is first."""
     return sum(max(each, key=each.__getitem__) == published.OURS for each in found.values())
 
 
@@ -155,7 +103,7 @@ def _margin(model: str, groups: Sequence[RunGroup]) -> str:
     return f"{_difference(ours, own[best])} against {best}"
 
 
-def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> stats.Paired:
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> stats.Paired:
     """first - second over the seeds that both have."""
     seeds = sorted(first.keys() & second.keys())
     return stats.paired([first[s] for s in seeds], [second[s] for s in seeds])
@@ -163,7 +111,7 @@ def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> stats.Pa
 
 def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:
     """first - second with its interval."""
-    found = _paired(first, second)
+    found = paired(first, second)
     return pages.interval(found.difference, found.low, found.high, 2) or "no common seed"
 
 
@@ -176,16 +124,16 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
     first, last = (record["statistics"] for record in ends)
     low = min(records, key=lambda record: record["statistics"]["lambda_max"])
     lowest = f"{low['statistics']['lambda_max']:.3g}, its lowest, at epoch {low['epoch']:g}"
-    sizes = " → ".join(f"{-100 * s['lambda_min'] / s['lambda_max']:.2g} %" for s in (first, last))
-    shares = " → ".join(f"{100 * clearly_negative(record):.2g} %" for record in ends)
+    sizes = " to ".join(f"{-100 * s['lambda_min'] / s['lambda_max']:.2g} %" for s in (first, last))
+    shares = " to ".join(f"{100 * clearly_negative(record):.2g} %" for record in ends)
     early, late = len(first["outliers"]), len(last["outliers"])
     return (
         f"Under {optimizer}, from the first measurement to the last: the size of the smallest "
-        f"eigenvalue, which is negative, goes {sizes} of the largest, and the share of eigenvalues "
-        f"below −1 % of the largest {shares}. The largest goes from {first['lambda_max']:.3g} over "
-        f"{lowest}, to {last['lambda_max']:.3g}; isolated eigenvalues above the bulk: "
-        f"{early} → {late}. The paper says that extreme eigenvalues become rarer, which "
-        f"{_holds(late < early)}, and that negative ones disappear, which "
+        f"eigenvalue, which is negative, goes from {sizes} of the largest, and the share of "
+        f"eigenvalues below −1 % of the largest from {shares}. The largest goes from "
+        f"{first['lambda_max']:.3g} over {lowest}, to {last['lambda_max']:.3g}; isolated "
+        f"eigenvalues above the bulk: {early} → {late}. The paper says that extreme eigenvalues "
+        f"become rarer, which {_holds(late < early)}, and that negative ones disappear, which "
         f"{_holds(last['lambda_min'] >= 0)}."
     )
 
@@ -250,7 +198,7 @@ def _first_steps(groups: Sequence[RunGroup]) -> str:
 
 def _certainly_worse(scores: Mapping[str, Mapping[int, float]], best: str) -> Iterator[str]:
     for label, own in scores.items():
-        high = _paired(own, scores[best]).high
+        high = paired(own, scores[best]).high
         if high is not None and high < 0:
             yield label
 

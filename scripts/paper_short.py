@@ -54,8 +54,8 @@ def _short_decay(groups: Sequence[RunGroup]) -> tuple[str, str]:
     ((_, _, _, epoch, ratio, _, _),) = decay.summary_rows({"paper": versions["paper"].runs})
     return (
         "annealing p to 2 suits the curvature late in training",
-        f"annealing also shortens the step, by {pages.factor(ratio)} up to epoch {epoch}; "
-        "accuracy with p kept at p_max minus the paper's: "
+        f"annealing also shortens the step, by a factor of {pages.factor(ratio)} up to epoch "
+        f"{epoch}; accuracy with p kept at p_max minus the paper's: "
         f"{findings.against_paper(versions, 'constant-p')} points",
     )
 

@@ -24,12 +24,12 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import pages  # noqa: E402
 import paper_findings as findings  # noqa: E402
 import paper_short  # noqa: E402
+from paper_shapes import shapes  # noqa: E402
 
 from lpsgd.lab.paper.choices import read_choices  # noqa: E402
 from lpsgd.lab.paper.protocol import RunGroup, Setup, load_runs  # noqa: E402
 from lpsgd.lab.paper.scales import get_scale, model_names  # noqa: E402
 from lpsgd.lab.paper.tables import published  # noqa: E402
-from lpsgd.lab.paper.tables.results import measurements  # noqa: E402
 from lpsgd.lab.paper.targets import PlannedTarget, draw, plan_target  # noqa: E402
 from lpsgd.lab.report.document import Document, to_markdown, write_document  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
@@ -138,20 +138,10 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
     for name in TABLES:
         own, retuned = groups.get(name, ()), groups.get(f"{name}-retuned", ())
         texts[f"{name}-orders"] = findings.orders(own, retuned) if own else ""
-        texts[f"{name}-shapes"] = shapes(groups, name) if own else ""
+        versions = {how: groups[each] for each, how in TABLES[name].items() if each in groups}
+        texts[f"{name}-shapes"] = shapes(versions, planned(name).setup) if own else ""
     texts["short"] = paper_short.short(groups)
     return texts, documents
-
-
-def shapes(groups: Mapping[str, Sequence[RunGroup]], table: str) -> str:
-    """How accuracy moves over training in the versions of a table that are whole."""
-    versions = {each: how for each, how in TABLES[table].items() if each in groups}
-    return findings.shapes(
-        {
-            how: list(measurements(groups[each], planned(each).setup))
-            for each, how in versions.items()
-        }
-    )
 
 
 def main() -> None:

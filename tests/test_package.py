@@ -69,7 +69,9 @@ def test_the_quickstart_runs(
     quickstart = importlib.import_module("quickstart")
     monkeypatch.setattr(quickstart, "EPOCHS", 1)
     monkeypatch.setattr(quickstart, "SEEDS", (0, 1))
-    quickstart.main([])
+    monkeypatch.setattr(quickstart, "LEARNING_RATES", {**quickstart.LEARNING_RATES})
+    quickstart.main(["--lr", "3e-3"])
+    assert quickstart.LEARNING_RATES["LPSGDM"] == 3e-3
     shown = capsys.readouterr().out
     for name in ("SGD", "AdamW", "LPSGDM", "test accuracy"):
         assert name in shown

@@ -324,7 +324,7 @@ class LpOptimizer(Optimizer):
         warnings.warn(
             f"{type(self).__name__} was given neither p nor total_steps, so that p stays at 6: the "
             "paper's method lowers it to 2. Give total_steps=N, the number of optimizer steps in "
-            "the whole run, or p=6.0 if it is to stay, which ended better in our study",
+            "the whole run, or p=6.0 if it is to stay (LPSGDM ended better so in docs/study.md)",
             stacklevel=_stacklevel_of_user(),
         )
 

@@ -51,8 +51,8 @@ class LPMuon(LpOptimizer):
     for every parameter of two dimensions or more, a kernel flattened to output x rest. Biases,
     scales of norms and groups with ``use_muon=False`` (embeddings and the last layer, as
     ``param_groups(model, muon=True)`` marks them) follow AdamW's rule with the same ``lr``. The
-    factor gives u the root mean square 0.2 of AdamW's steps, so that its learning
-    rates and decay are of the size of AdamW's (docs/study.md: the best were 0.6 to 5 times its).
+    factor gives u the root mean square 0.2 of AdamW's steps, so that learning rates are
+    of the size of AdamW's (in docs/study.md the best were 0.6 to 5 times AdamW's).
 
     Singular values below 1/256 of :math:`\|x\|_{S_4} = (\sum S^4)^{1/4}` stay proportional,
     :math:`S^\alpha` being :math:`S (S^2 + \varepsilon^2)^{(\alpha-1)/2}`, so that noise is not

@@ -61,8 +61,7 @@ class LPSGD(LpOptimizer):
         \theta_{t+1} = (1 - \eta\lambda)\,\theta_t - \eta\, u_t
 
     The arguments are those of :class:`LPSGDM` but for ``momentum`` and ``state_dtype``; it keeps no
-    buffer. The advice on the learning rate is the same: start at 1e-2, then try 3e-3 and 3e-2;
-    for a language model 1e-3 too.
+    buffer. The advice on the learning rate is the same: start at 1e-2, then try 3e-3 and 3e-2.
 
     Example:
         >>> from lpsgd import LPSGD
@@ -167,9 +166,9 @@ class LPSGDM(LPSGD):
         momentum: the coefficient beta of the average, in [0, 1); 0 keeps no buffer.
         p: the norm exponent: a number from 2 to inf, a 0-d tensor, or a schedule ``step -> p``
             such as :class:`~lpsgd.CosineP`. The paper's method is a schedule; a constant 6 ended
-            better in docs/study.md. A schedule is kept
-            in ``group["p_schedule"]``, and each step writes the value that it uses to
-            ``group["p"]``. Without a schedule ``group["p"]`` may be set by hand.
+            better than it in docs/study.md. A schedule is kept in ``group["p_schedule"]``, and each
+            step writes the value that it uses to ``group["p"]``. Without a schedule
+            ``group["p"]`` may be set by hand.
         weight_decay: the decoupled decay lambda.
         total_steps: the number of optimizer steps in the whole run: short for
             ``p=CosineP(p, total_steps=total_steps)``, the cosine from p to 2. Without it, and
