@@ -219,7 +219,8 @@ def annealing(study: Study) -> str:
     return (
         f"`{PAPER}` with p = 6 throughout ends better than the paper's, which anneals p from 6 to "
         f"2, on {ahead} of {len(found)} tasks: {' and '.join(spans)} (exploratory: not a "
-        f"hypothesis of the plan; the 95 % interval, without a correction, is above zero on {clear}).\n"
+        f"hypothesis of the plan; the 95 % interval, without a correction, is above zero on "
+        f"{clear}).\n"
     )
 
 
