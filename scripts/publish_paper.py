@@ -26,6 +26,7 @@ import paper_findings as findings  # noqa: E402
 import paper_short  # noqa: E402
 from paper_shapes import shapes  # noqa: E402
 
+from lpsgd.lab.formatting import duration  # noqa: E402
 from lpsgd.lab.paper.choices import read_choices  # noqa: E402
 from lpsgd.lab.paper.protocol import RunGroup, Setup, load_runs  # noqa: E402
 from lpsgd.lab.paper.scales import get_scale, model_names  # noqa: E402
@@ -106,7 +107,14 @@ def section(name: str, markdown: str, groups: Sequence[RunGroup] = ()) -> str:
     text = re.sub(r"^#", "###", markdown, flags=re.MULTILINE)
     text = re.sub(r"\]\((?!https?:)([^)]+)\)", rf"](results/paper/{name}/\1)", text)
     found = f"{SENTENCES[name](groups)}\n\n" if name in SENTENCES else ""
-    return f"{found}`{command(name)}`\n\n{text}\n"
+    return f"{found}`{command(name)}`{trained(groups)}\n\n{text}\n"
+
+
+def trained(groups: Sequence[RunGroup]) -> str:
+    """How long the runs trained; they had one thread each."""
+    runs = [run for group in groups for run in group.runs]
+    seconds = sum(each or 0.0 for run in runs for each in run.values("seconds"))
+    return f" ({duration(seconds)} of training on one core)" if seconds else ""
 
 
 def missing(plan: PlannedTarget, name: str) -> str:

@@ -75,6 +75,9 @@ def test_a_target_is_published_once_none_of_its_runs_is_missing(
     assert kept is not None
     assert int(kept[1]) == _pairs_in_the_papers_order(scores)
     assert "; on ResNet-18 −5.00 against SGD w/ Momentum; " in sentence
+    # 35 runs of 20 epochs: nine seconds, then two each
+    assert "results/cpu` (27 min of training on one core)" in texts["table1"]
+    assert 35 * (9 + 19 * 2) == 27 * 60 + 25
     links = re.findall(r"\]\(([^)]+)\)", texts["table1"])
     assert links
     assert all(link.startswith("results/paper/table1/") for link in links)
