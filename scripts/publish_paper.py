@@ -163,7 +163,9 @@ def main() -> None:
     for name, document in documents.items():
         write_document(document, RESULTS / name)
     write_text(PAGE, pages.fill_file(PAGE, texts, Path(__file__).name))
-    print(f"published: {', '.join(sorted((*documents, *COMPUTED)))}; the others miss runs")
+    print(f"published: {', '.join(sorted((*documents, *COMPUTED)))}")
+    if lacking := ENTRIES.keys() - documents.keys() - set(COMPUTED):
+        print(f"runs are missing of: {', '.join(sorted(lacking))}")
 
 
 if __name__ == "__main__":
