@@ -53,17 +53,13 @@ def published_scores(groups: Sequence[RunGroup]) -> dict[str, Scores]:
     return found
 
 
-def orders(groups: Sequence[RunGroup], retuned: Sequence[RunGroup] = ()) -> str:
+def orders(versions: Mapping[str, Sequence[RunGroup]]) -> str:
     """The optimizers of each network by their last accuracy: the paper's, and these runs'."""
-    columns = {
-        "the paper, 200 epochs": published_scores(groups),
-        "here, the paper's settings": by_model(groups),
-    }
-    if retuned:
-        columns["here, retuned learning rates"] = by_model(retuned)
+    columns = {"the paper, 200 epochs": published_scores(next(iter(versions.values())))}
+    columns |= {f"here, {how}": by_model(groups) for how, groups in versions.items()}
     body = [
         [model, *(_order(found[model]) if model in found else "–" for found in columns.values())]
-        for model in by_model(groups)
+        for model in columns["the paper, 200 epochs"]
     ]
     return pages.table(["network", *columns], body, numbers=False)
 

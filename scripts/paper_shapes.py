@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import pages
 import paper_findings as findings
 
-from lpsgd.lab.analysis.curves import averaged
-from lpsgd.lab.paper.protocol import RunGroup, Setup, scaled_epoch
+from lpsgd.lab.paper.protocol import RunGroup, Setup
 from lpsgd.lab.paper.tables import published
+from lpsgd.lab.paper.tables.results import values_at
 
 Curves = Mapping[tuple[str, str], Sequence[Mapping[int, float]]]
 """By network and optimizer, for each checkpoint the accuracies by seed."""
@@ -48,17 +48,11 @@ def _published(groups: Sequence[RunGroup]) -> Curves:
 def _measured(groups: Sequence[RunGroup], setup: Setup) -> Curves:
     return {
         (group.model, group.label): [
-            _accuracies_at(group, scaled_epoch(epoch, group.dataset, setup))
+            values_at(group, "test_top1", epoch, setup)
             for epoch in published.checkpoints(group.dataset)
         ]
         for group in groups
     }
-
-
-def _accuracies_at(group: RunGroup, epoch: int) -> dict[int, float]:
-    rows = ((run.seed, row) for run in averaged(group.runs) for row in run.history)
-    values = {seed: row.get("test_top1") for seed, row in rows if row.epoch == epoch}
-    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def _firsts(curves: Curves) -> Iterator[int]:

@@ -143,11 +143,11 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
         groups[name] = load_runs(plan.groups)
         documents[name] = draw(plan)
         texts[name] = section(name, to_markdown(documents[name]), groups[name])
-    for name in TABLES:
-        own, retuned = groups.get(name, ()), groups.get(f"{name}-retuned", ())
-        texts[f"{name}-orders"] = findings.orders(own, retuned) if own else ""
-        versions = {how: groups[each] for each, how in TABLES[name].items() if each in groups}
-        texts[f"{name}-shapes"] = shapes(versions, planned(name).setup) if own else ""
+    for name, entries in TABLES.items():
+        versions = {how: groups[each] for each, how in entries.items() if each in groups}
+        whole = name in groups
+        texts[f"{name}-orders"] = findings.orders(versions) if whole else ""
+        texts[f"{name}-shapes"] = shapes(versions, planned(name).setup) if whole else ""
     texts["short"] = paper_short.short(groups)
     return texts, documents
 

@@ -76,8 +76,8 @@ def test_a_target_is_published_once_none_of_its_runs_is_missing(
     assert int(kept[1]) == _pairs_in_the_papers_order(scores)
     assert "; on ResNet-18 −5.00 against SGD w/ Momentum; " in sentence
     # 35 runs of 20 epochs: nine seconds, then two each
-    assert "results/cpu` (27 min of training on one core)" in texts["table1"]
-    assert 35 * (9 + 19 * 2) == 27 * 60 + 25
+    minutes = round(35 * (9 + 19 * 2) / 60)
+    assert f"results/cpu` ({minutes} min of training on one core)" in texts["table1"]
     links = re.findall(r"\]\(([^)]+)\)", texts["table1"])
     assert links
     assert all(link.startswith("results/paper/table1/") for link in links)
@@ -224,8 +224,6 @@ def test_the_shape_of_the_curves_is_that_of_the_committed_table(publish: Any, na
     """Against the CSV that a reader has, and the paper's."""
     table, _, retuned = name.partition("-")
     path = publish.RESULTS / name / f"{table}.csv"
-    if not path.exists():
-        pytest.skip(f"{name} is not run to its end")
     page = publish.PAGE.read_text(encoding="utf-8")
     block = page.partition(f"<!-- {table}-shapes:")[2].partition("<!-- end of")[0]
     lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in block.splitlines()]

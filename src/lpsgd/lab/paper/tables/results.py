@@ -79,16 +79,18 @@ def measurements(groups: Sequence[RunGroup], setup: Setup) -> Iterator[Measureme
     for group in groups:
         for metric in TABLE_METRICS:
             for epoch in tables.checkpoints(group.dataset):
-                values = _values(group, measured_as.get(metric, metric), epoch, setup)
+                values = values_at(group, measured_as.get(metric, metric), epoch, setup)
                 place = (group.model, group.label, metric, epoch)
-                yield Measurement(*place, summarise(values), tables.result(group.dataset, *place))
+                measured = summarise(list(values.values()))
+                yield Measurement(*place, measured, tables.result(group.dataset, *place))
 
 
-def _values(group: RunGroup, metric: str, epoch: int, setup: Setup) -> list[float]:
+def values_at(group: RunGroup, metric: str, epoch: int, setup: Setup) -> dict[int, float]:
+    """By seed, the metric at what corresponds to an epoch of the paper."""
     wanted = scaled_epoch(epoch, group.dataset, setup)
-    runs = averaged(group.runs)
-    found = [row.get(metric) for run in runs for row in run.history if row.epoch == wanted]
-    return [value for value in found if value is not None and math.isfinite(value)]
+    rows = [(run.seed, row) for run in averaged(group.runs) for row in run.history]
+    found = {seed: row.get(metric) for seed, row in rows if row.epoch == wanted}
+    return {seed: v for seed, v in found.items() if v is not None and math.isfinite(v)}
 
 
 def draw(dataset: str, name: str, setup: Setup, groups: Sequence[RunGroup]) -> Document:
