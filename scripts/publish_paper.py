@@ -33,6 +33,7 @@ from lpsgd.lab.paper.scales import get_scale, model_names  # noqa: E402
 from lpsgd.lab.paper.tables import published  # noqa: E402
 from lpsgd.lab.paper.targets import PlannedTarget, draw, plan_target  # noqa: E402
 from lpsgd.lab.report.document import Document, to_markdown, write_document  # noqa: E402
+from lpsgd.lab.report.source import trained_with  # noqa: E402
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
 PAGE = ROOT / "docs/results.md"
@@ -111,10 +112,11 @@ def section(name: str, markdown: str, groups: Sequence[RunGroup] = ()) -> str:
 
 
 def trained(groups: Sequence[RunGroup]) -> str:
-    """How long the runs trained; they had one thread each."""
+    """How long the runs trained, on one thread each, and with which versions."""
     runs = [run for group in groups for run in group.runs]
     seconds = sum(each or 0.0 for run in runs for each in run.values("seconds"))
-    return f" ({duration(seconds)} of training on one core)" if seconds else ""
+    parts = f"{duration(seconds)} of training on one core", trained_with(runs)
+    return f" ({'; '.join(part for part in parts if part)})" if seconds else ""
 
 
 def missing(plan: PlannedTarget, name: str) -> str:

@@ -77,7 +77,7 @@ def test_a_target_is_published_once_none_of_its_runs_is_missing(
     assert "; on ResNet-18 −5.00 against SGD w/ Momentum; " in sentence
     # 35 runs of 20 epochs: nine seconds, then two each
     minutes = round(35 * (9 + 19 * 2) / 60)
-    assert f"results/cpu` ({minutes} min of training on one core)" in texts["table1"]
+    assert f"results/cpu` ({minutes} min of training on one core; Python 3.11.7)" in texts["table1"]
     links = re.findall(r"\]\(([^)]+)\)", texts["table1"])
     assert links
     assert all(link.startswith("results/paper/table1/") for link in links)

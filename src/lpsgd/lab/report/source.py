@@ -13,7 +13,10 @@ from lpsgd.lab.formatting import printable
 from lpsgd.lab.store.command_line import command_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lpsgd.lab.analysis.comparison import Analysis
+    from lpsgd.lab.store.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,13 @@ def this_command() -> Source:
 
 def comparison_source(analysis: Analysis) -> Source:
     """The command that trained the runs, with the versions that they were trained with."""
-    found = {_versions_of(run.environment) for run in analysis.runs if run.environment}
-    return Source(analysis.command, "; ".join(sorted(text for text in found if text)))
+    return Source(analysis.command, trained_with(analysis.runs))
+
+
+def trained_with(runs: Iterable[RunRecord]) -> str:
+    """The versions that runs were trained with."""
+    found = {_versions_of(run.environment) for run in runs if run.environment}
+    return "; ".join(sorted(text for text in found if text))
 
 
 def _versions_of(environment: object) -> str:
