@@ -1,9 +1,9 @@
-"""Write the tables of docs/speed.md and of the README from one run of benchmarks/step.py.
+"""Write the tables of docs/speed.md and of the README from benchmarks/step.py and limits.py.
 
-python scripts/speed_tables.py [--run FILE]
+python scripts/speed_tables.py [--step FILE] [--limits FILE]
 
-Without --run the benchmark is run now, which takes minutes and wants a quiet machine; FILE is what
-`benchmarks/step.py --json` printed.
+FILE is what the benchmark printed with --json, and then only its tables are written. Without one
+both benchmarks are run now, which takes minutes and wants a quiet machine.
 """
 
 from __future__ import annotations
@@ -108,26 +108,66 @@ def targets_table(targets: list[list[Any]]) -> str:
     return pages.table(["", "measured", "target"], body)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--run", type=Path, help="what benchmarks/step.py --json printed")
-    args = parser.parse_args()
-    if args.run:
-        text = args.run.read_text(encoding="utf-8")
-    else:
-        command = [sys.executable, str(ROOT / "benchmarks" / "step.py"), "--json"]
-        text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    run = json.loads(text)
+def number_table(table: dict[str, dict[str, float]], digits: int) -> str:
+    """A table of benchmarks/limits.py; a dash where nothing was measured."""
+    columns = list(max(table.values(), key=len))
+    body = [
+        [NAMES.get(name, name), *[f"{row[c]:.{digits}f}" if c in row else "–" for c in columns]]
+        for name, row in table.items()
+    ]
+    return pages.table(["", *columns], body)
+
+
+def limits_tables(run: dict[str, Any]) -> dict[str, str]:
+    """The blocks of the section that says where the time goes."""
+    errors = {name: row["largest relative error"] for name, row in run["error"].items()}
+    worst = [f"{error:.1e} ({name})".replace("e-0", "e-") for name, error in errors.items()]
+    return {
+        "kernel": number_table(run["kernel"], 2),
+        "python": number_table(run["python"], 0),
+        "operators": number_table(run["operators"], 2),
+        "error": f"Largest relative error of a step, p from 2 to inf: {'; '.join(worst)}.\n",
+    }
+
+
+def step_tables(run: dict[str, Any]) -> dict[str, str]:
+    """The other blocks of the page."""
     machine = ", ".join(f"{key}: {value}" for key, value in run["about"].items() if key != "load")
-    page, readme = ROOT / "docs" / "speed.md", ROOT / "README.md"
-    tables = {
+    return {
         "step": f"Measured with {machine}.\n\n{page_table(run['rows'])}",
         "scaling": scaling_table(run["rows"]),
         "targets": targets_table(run["targets"]),
     }
-    write_text(page, pages.fill_file(page, tables, Path(__file__).name))
-    small = {"step": readme_table(run["rows"])}
-    write_text(readme, pages.fill_file(readme, small, Path(__file__).name))
+
+
+def measured(benchmark: str, file: Path | None) -> dict[str, Any]:
+    """What a benchmark printed into a file, or prints now."""
+    if file is None:
+        command = [sys.executable, str(ROOT / "benchmarks" / benchmark), "--json"]
+        text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    else:
+        text = file.read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def write(path: Path, tables: dict[str, str]) -> None:
+    write_text(path, pages.fill_file(path, tables, Path(__file__).name))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for name in ("step", "limits"):
+        help_ = f"what benchmarks/{name}.py --json printed"
+        parser.add_argument(f"--{name}", type=Path, help=help_)
+    args = parser.parse_args()
+    both = args.step is None and args.limits is None
+    page = ROOT / "docs" / "speed.md"
+    if both or args.step:
+        run = measured("step.py", args.step)
+        write(page, step_tables(run))
+        write(ROOT / "README.md", {"step": readme_table(run["rows"])})
+    if both or args.limits:
+        write(page, limits_tables(measured("limits.py", args.limits)))
 
 
 if __name__ == "__main__":

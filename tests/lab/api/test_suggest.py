@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
-from lpsgd.lab import compare, suggest, train
+from benchmarks import suggest as benchmark
+from lpsgd.lab import compare, suggest
 from lpsgd.lab.cli.app import main
 from lpsgd.lab.errors import LabError, UserError
 from lpsgd.lab.training.range_test import RangeTest, read_test, smoothed
@@ -164,27 +165,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert len(answer["lrs"]) == len(answer["losses"])
 
 
-def regression() -> tuple[Tensor, Tensor]:
-    """What a random network makes of random points, with noise."""
-    draws = torch.Generator().manual_seed(5)
-    x = torch.randn(1200, 16, generator=draws)
-    into, out = torch.randn(16, 32, generator=draws) / 2, torch.randn(32, generator=draws) / 2
-    return x, torch.tanh(x @ into) @ out + 0.1 * torch.randn(1200, generator=draws)
-
-
-def network() -> nn.Module:
-    hidden = [nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()]
-    return nn.Sequential(*hidden, nn.Linear(64, 1))
-
-
-def task(name: str) -> dict[str, Any]:
-    if name == "digits":
-        return {"model": "mlp", "dataset": "digits", "epochs": 15}
-    x, y = regression()
-    data = {"train": (x[:1000], y[:1000]), "test": (x[1000:], y[1000:])}
-    return {"model": network, **data, "batch_size": 32, "epochs": 15}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "optimizer"),
@@ -206,15 +186,7 @@ def task(name: str) -> dict[str, Any]:
 )
 def test_it_is_within_a_factor_of_3_of_a_search(name: str, optimizer: str, tmp_path: Path) -> None:
     """The winner of a grid of factor 2 by the test loss, each trained for 15 epochs."""
-    asked = task(name)
-    losses = {}
-    for lr in (2.0**exponent for exponent in range(-10, -1)):
-        run = train(f"{optimizer}:lr={lr}", **asked, out=tmp_path / f"{lr}")
-        if run.state == "complete":
-            last = run.history[-1]
-            losses[lr] = last.get("test_loss", last.get("test_nll"))
-    winner = min(losses, key=losses.__getitem__)
-    found = suggest(optimizer, **asked)
-    print(f"{name} {optimizer}: suggested {found.lr:g}, winner {winner:g}: {found.lr / winner:.2f}")
-    assert 2**-10 < winner < 2**-2, "the grid holds the winner"
+    winner = benchmark.search(name, optimizer, tmp_path)
+    found = suggest(optimizer, **benchmark.task(name))
+    assert benchmark.GRID[0] < winner < benchmark.GRID[-1], "the grid holds the winner"
     assert 1 / 3 < found.lr / winner < 3
