@@ -49,7 +49,7 @@ test-integrations: $(READY_ALL)  ## run the tests with JAX, transformers, accele
 test-torch:      ## run the library's tests on another torch (TORCH=2.6.0) and write the row of docs/versions.md
 	$(PYTHON) scripts/test_torch.py $(or $(TORCH),$(error give a version, such as TORCH=2.6.0)) $(if $(TORCH_VENV),--venv $(TORCH_VENV))
 
-study: $(READY)  ## run the confirmatory study of docs/study.md: about seven hours of a core, resumable
+study: $(READY)  ## run the confirmatory study of docs/study.md: about six hours of a core, resumable
 	$(BIN)/python benchmarks/study.py
 
 results: $(READY) ## write the pages of results from the runs in docs/results and results; trains nothing

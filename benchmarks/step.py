@@ -260,9 +260,12 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(t.nbytes for t in tensors.values() if isinstance(t, Tensor))
 
 
-def memory_of(name: str) -> tuple[float, float]:
-    """Bytes of state and of temporaries for each parameter, found on a list of 5 million."""
-    params = make_params([(1000, 1000)] * 5)
+SQUARES: Shapes = [(1000, 1000)] * 5
+
+
+def memory_of(name: str, shapes: Shapes = SQUARES) -> tuple[float, float]:
+    """Bytes of state and of temporaries for each parameter."""
+    params = make_params(shapes)
     count = sum(param.numel() for param in params)
     optimizer = CANDIDATES[name](params)
     step = torch.compile(optimizer.step) if "compiled" in name else optimizer.step
@@ -397,7 +400,9 @@ def main(argv: list[str] | None = None) -> int:
         CANDIDATES.update({name: registered(name) for name in registry.names()})
         names = ["copy", PEER, *registry.names()]
     scaling = SCALING if args.largest else ()
-    memory = {name: memory_of(name) for name in dict.fromkeys([*names, *scaling])}
+    # some rules keep bases of each matrix: what that takes depends on the shapes
+    shapes = LISTS["ResNet-18"]() if args.all else SQUARES
+    memory = {name: memory_of(name, shapes) for name in dict.fromkeys([*names, *scaling])}
     if not args.json:
         print("  ".join(f"{key}: {value}" for key, value in about().items()))
 

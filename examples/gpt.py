@@ -3,10 +3,10 @@
     python examples/gpt.py [--steps 400] [--out gpt]
 
 Same initial weights, same batches, same cosine learning rate and decay for all. The learning rates
-are each optimizer's best on the validation part of the text, of a grid by factors of three with its
-best inside; the curves are of the test part. LPSGDM is shown twice: as in the paper, where
-annealing p also shrinks the step, and with normalize="rms", where a learning rate means the same
-for every p. One seed and a short run: see it as an example, not as a comparison.
+were tried by factors of three on the validation part of the text; the curves are of the test part.
+LPSGDM is shown twice: as in the paper, where annealing p also shrinks the step, and with
+normalize="rms", where a learning rate means the same for every p. One seed and a short run:
+see it as an example, not as a comparison.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 scikit-learn's 1797 images of 8 x 8 pixels; 1437 to train on, 360 to test with. Each optimizer gets
 the same initial weights and the same batches for a seed. LPSGDM starts at the advised rate of 1e-2
-(then try 3e-3 and 3e-2, with --lr); those of SGD and AdamW are the best of five on a part of the
-training set.
+(then try 3e-3 and 3e-2, with --lr); those of SGD and AdamW were tried on a part of the training
+set.
 """
 
 from __future__ import annotations

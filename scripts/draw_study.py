@@ -150,11 +150,18 @@ def answer(study: Study, tests: Sequence[Test]) -> str:
     return (
         f"Tuned with equal trials, {len(study.plan['seeds'])} paired seeds each, `{OURS}` ends "
         f"{_leads(study, ours)}; `{PAPER}` as the paper prints it ends {_leads(study, paper)}. "
-        f"Of the study's {len(ours)} tasks, small networks trained for minutes on a CPU, `{OURS}` "
-        f"is certainly better than {REFERENCE} on {_count(ours, 1)} and worse on "
+        f"Of the study's {len(ours)} tasks, small networks trained for {_lengths(study)} on a "
+        f"core, `{OURS}` is certainly better than {REFERENCE} on {_count(ours, 1)} and worse on "
         f"{_count(ours, -1)}, `{PAPER}` better on {_count(paper, 1)} and worse on "
         f"{_count(paper, -1)}; the best mean is {leaders}.\n"
     )
+
+
+def _lengths(study: Study) -> str:
+    """How long the shortest and the longest run trained."""
+    runs = [run for task in study.runs.values() for own in task.values() for run in own.values()]
+    times = [run.seconds[-1] for run in runs if run.seconds]
+    return f"{min(times):.0f} to {max(times):.0f} seconds"
 
 
 def _leads(study: Study, tests: Mapping[str, Test]) -> str:

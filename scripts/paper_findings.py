@@ -15,6 +15,7 @@ import pages
 
 from lpsgd.lab.analysis import stats
 from lpsgd.lab.analysis.curves import final_values, learning_curve
+from lpsgd.lab.formatting import duration
 from lpsgd.lab.paper.figures.accuracy import FIG2_STATED
 from lpsgd.lab.paper.figures.fig1 import clearly_negative, spectra
 from lpsgd.lab.paper.protocol import RunGroup
@@ -116,6 +117,7 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
     (group,) = groups
     (optimizer,) = (name for name, lab in published.OPTIMIZERS.items() if lab == group.label)
     records = spectra(group)
+    measuring = sum(record["seconds"] for record in records)
     ends = records[0], records[-1]
     first, last = (record["statistics"] for record in ends)
     low = min(records, key=lambda record: record["statistics"]["lambda_max"])
@@ -124,10 +126,11 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
     shares = " to ".join(f"{100 * clearly_negative(record):.2g} %" for record in ends)
     early, late = len(first["outliers"]), len(last["outliers"])
     return (
-        f"Under {optimizer}, from the first measurement to the last: the size of the smallest "
-        f"eigenvalue, which is negative, goes from {sizes} of the largest, and the share of "
-        f"eigenvalues below −1 % of the largest from {shares}. The largest goes from "
-        f"{first['lambda_max']:.3g} over {lowest}, to {last['lambda_max']:.3g}; isolated "
+        f"Under {optimizer}, in a run with one seed, from the first measurement to the last "
+        f"({len(records)}, which took {duration(measuring)} of one core beside the training): the "
+        f"size of the smallest eigenvalue, which is negative, goes from {sizes} of the largest, "
+        f"and the share of eigenvalues below −1 % of the largest from {shares}. The largest goes "
+        f"from {first['lambda_max']:.3g} over {lowest}, to {last['lambda_max']:.3g}; isolated "
         f"eigenvalues above the bulk: {early} → {late}. The paper says that extreme eigenvalues "
         f"become rarer, which {_holds(late < early)}, and that negative ones disappear, which "
         f"{_holds(last['lambda_min'] >= 0)}."

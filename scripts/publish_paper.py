@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,9 +115,19 @@ def section(name: str, markdown: str, groups: Sequence[RunGroup] = ()) -> str:
 def trained(groups: Sequence[RunGroup]) -> str:
     """How long the runs trained, on one thread each, and with which versions."""
     runs = [run for group in groups for run in group.runs]
-    seconds = sum(each or 0.0 for run in runs for each in run.values("seconds"))
-    parts = f"{duration(seconds)} of training on one core", trained_with(runs)
-    return f" ({'; '.join(part for part in parts if part)})" if seconds else ""
+    parts = f"{duration(training_time(groups))} of training on one core", trained_with(runs)
+    return f" ({'; '.join(part for part in parts if part)})" if runs else ""
+
+
+def training_time(groups: Sequence[RunGroup]) -> float:
+    """Seconds of all runs, each at the median of its network: some waited for other work."""
+    networks: dict[tuple[str, str], list[float]] = {}
+    for group in groups:
+        for run in group.runs:
+            if run.history:
+                times = networks.setdefault((group.dataset, group.model), [])
+                times.append(sum(each or 0.0 for each in run.values("seconds")))
+    return sum(statistics.median(times) * len(times) for times in networks.values())
 
 
 def missing(plan: PlannedTarget, name: str) -> str:

@@ -1,9 +1,10 @@
-"""Write the tables of docs/speed.md and of the README from benchmarks/step.py and limits.py.
+"""Write the tables of docs/speed.md, docs/optimizers.md and the README from the benchmarks.
 
-python scripts/speed_tables.py [--step FILE] [--limits FILE]
+python scripts/speed_tables.py [--step FILE] [--all FILE] [--limits FILE]
 
-FILE is what the benchmark printed with --json, and then only its tables are written. Without one
-both benchmarks are run now, which takes minutes and wants a quiet machine.
+FILE is what `step.py`, `step.py --all` or `limits.py` of benchmarks/ printed with --json, and then
+only its tables are written. Without one all are run now, which takes minutes and wants a quiet
+machine.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pages  # noqa: E402
 
 from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 
+BENCHMARKS = {"step": ["step.py"], "all": ["step.py", "--all"], "limits": ["limits.py"]}
 PEER, OURS = "torch SGD fused", "LPSGDM fused"
 NAMES = {
     "copy": "copy (lower bound by memory bandwidth)",
@@ -130,20 +133,36 @@ def limits_tables(run: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def all_table(run: dict[str, Any]) -> dict[str, str]:
+    """Every registered optimizer."""
+    head = ["optimizer", "ms a step", "ratio", "state, bytes a parameter", "temporary, bytes"]
+    body = [
+        [row["optimizer"], f"{row['seconds'] * 1e3:.1f}", f"{row['ratio']:.2f}"]
+        + [f"{row[name]:.1f}" for name in ("state", "temporary")]
+        for row in run["rows"]
+    ]
+    return {"all": f"{machine(run)}\n\n{pages.table(head, body)}"}
+
+
+def machine(run: dict[str, Any]) -> str:
+    found = ", ".join(f"{key}: {value}" for key, value in run["about"].items() if key != "load")
+    return f"Measured with {found}."
+
+
 def step_tables(run: dict[str, Any]) -> dict[str, str]:
     """The other blocks of the page."""
-    machine = ", ".join(f"{key}: {value}" for key, value in run["about"].items() if key != "load")
     return {
-        "step": f"Measured with {machine}.\n\n{page_table(run['rows'])}",
+        "step": f"{machine(run)}\n\n{page_table(run['rows'])}",
         "scaling": scaling_table(run["rows"]),
         "targets": targets_table(run["targets"]),
     }
 
 
-def measured(benchmark: str, file: Path | None) -> dict[str, Any]:
+def measured(benchmark: Sequence[str], file: Path | None) -> dict[str, Any]:
     """What a benchmark printed into a file, or prints now."""
     if file is None:
-        command = [sys.executable, str(ROOT / "benchmarks" / benchmark), "--json"]
+        name, *options = benchmark
+        command = [sys.executable, str(ROOT / "benchmarks" / name), *options, "--json"]
         text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     else:
         text = file.read_text(encoding="utf-8")
@@ -156,18 +175,19 @@ def write(path: Path, tables: dict[str, str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name in ("step", "limits"):
-        help_ = f"what benchmarks/{name}.py --json printed"
-        parser.add_argument(f"--{name}", type=Path, help=help_)
-    args = parser.parse_args()
-    both = args.step is None and args.limits is None
-    page = ROOT / "docs" / "speed.md"
-    if both or args.step:
-        run = measured("step.py", args.step)
-        write(page, step_tables(run))
-        write(ROOT / "README.md", {"step": readme_table(run["rows"])})
-    if both or args.limits:
-        write(page, limits_tables(measured("limits.py", args.limits)))
+    for name, benchmark in BENCHMARKS.items():
+        parser.add_argument(f"--{name}", type=Path, help=f"what {' '.join(benchmark)} printed")
+    given = vars(parser.parse_args())
+    asked = [name for name, file in given.items() if file is not None] or list(BENCHMARKS)
+    for name in asked:
+        run, docs = measured(BENCHMARKS[name], given[name]), ROOT / "docs"
+        if name == "step":
+            write(docs / "speed.md", step_tables(run))
+            write(ROOT / "README.md", {"step": readme_table(run["rows"])})
+        elif name == "all":
+            write(docs / "optimizers.md", all_table(run))
+        else:
+            write(docs / "speed.md", limits_tables(run))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""benchmarks/limits.py times the steps that it names, and docs/speed.md has a place for its tables."""
+"""benchmarks/limits.py times the steps that it names, and docs/speed.md has its tables."""
 
 from __future__ import annotations
 

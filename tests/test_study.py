@@ -220,6 +220,7 @@ def test_the_answer_in_two_sentences(
         "0.99 nats on prose." in said
     )
     assert "3 paired seeds" in said
+    assert "trained for 4 to 4 seconds on a core" in said  # two epochs of two seconds
     assert "`LPMuon` is certainly better than AdamW on 2 and worse on 0" in said
     assert "`LPSGDM` better on 0 and worse on 2; the best mean is LPMuon's on 2." in said
     head, _, *rows = draw.choice_table(every).splitlines()

@@ -194,8 +194,8 @@ def _add_into_half(params: list[Tensor], t: list[Tensor], keep: float | Tensor) 
 
 
 # What `parts_in_cache` steps at a time. Each operation on a part begins and ends together on all
-# threads, which costs microseconds; its temporary is two megabytes. (On two threads and ResNet-18
-# a step took 21.5 ms with 2^16, 16.7 with 2^19, 16.1 with 2^20.)
+# threads, which costs microseconds; its temporary is two megabytes. (On two threads 2^16
+# is clearly slower, and 2^20 hardly faster.)
 _PART = 1 << 19
 
 

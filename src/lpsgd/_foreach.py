@@ -159,7 +159,7 @@ def largest_entries(t: Tensors, shards: Shards | None = None) -> list[Tensor]:
         return []
     if type(t[0]) not in PLAIN:
         return [largest_entry(x) for x in t]
-    # On a CPU the maximum norm is forty times as slow; below torch 2.6 aminmax has no derivative.
+    # On a CPU the maximum norm is far slower; below torch 2.6 aminmax has no derivative.
     if t[0].is_cpu and not torch.is_grad_enabled():
         return [torch.maximum(high, -low) for low, high in map(torch.aminmax, t)]
     return list(torch._foreach_norm(t, float("inf")))

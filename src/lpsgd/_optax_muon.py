@@ -72,7 +72,7 @@ def lpmuon(
         normalize_rows: divide each row of u by its running root mean square.
         betas: of AdamW's rule; the second is also that of the rows' running mean.
         eps: of AdamW's rule, and of the rows.
-        exact: by eigenvalues instead of matrix products (to about one percent).
+        exact: by eigenvalues instead of matrix products (see `lpsgd.LPMuon`).
         matrices: a tree of booleans like the parameters': which arrays go by their singular values.
             None takes all of two dimensions or more; leave out embeddings and the last layer.
         output_axis: the axis of a kernel's outputs, whose slices are the rows: -1 as in Flax, 0 as

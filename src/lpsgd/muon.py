@@ -75,8 +75,9 @@ class LPMuon(LpOptimizer):
         betas: of AdamW's rule; the second is also that of the rows' running mean.
         eps: of AdamW's rule, and of the rows.
         exact: take singular values by eigenvalues of the smaller Gram matrix (True), or powers of
-            them by matrix products, to about one percent (False). None chooses the first on a CPU,
-            where it is also faster, and the second elsewhere.
+            them by matrix products (False), to 1.4 % in the root mean square, less exactly for
+            negative p (``scripts/fit_schatten.py --check``). None chooses the first on a CPU, where
+            it is also faster, and the second elsewhere.
         maximize: maximize the objective instead of minimizing it.
         foreach: stack matrices of equal shape into one batch; None does so except on a CPU.
         capturable: keep count and p in tensors on the parameters' device, for graph capture.

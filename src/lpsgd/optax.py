@@ -179,8 +179,8 @@ def _decayed_step(
 ) -> optax.GradientTransformation:
     """theta <- (1 - eta lambda) theta - eta u, as the difference that optax adds to theta.
 
-    ``optax.add_decayed_weights`` rounds differently: in float32 fifty steps of it are 2e-6 away
-    from torch, which multiplies by a rounded 1 - eta lambda as is done here.
+    ``optax.add_decayed_weights`` rounds differently from
+    torch, which multiplies by a rounded 1 - eta lambda as is done here.
     """
 
     def init(params: Any) -> _DecayedStepState:

@@ -107,7 +107,7 @@ def reproduce(
 
     Each target writes its figure (SVG, PNG), the drawn numbers (CSV) and a short text (Markdown);
     `all` also gathers them on one page. An interrupted run resumes where it stopped. Scaled
-    results are never shown beside the paper's numbers.
+    results say so, and hold none of the paper's numbers.
 
     Examples: `lpsgd reproduce --list`, `lpsgd reproduce claims`,
     `lpsgd reproduce table1 --scale cpu --models resnet18`
