@@ -300,3 +300,19 @@ def test_a_stopped_comparison_leaves_no_process_and_resumes(
         assert "Traceback" not in errors
     wait_until(lambda: all(list((run / "checkpoints").glob("*.pt")) for run in runs))
     wait_until(lambda: not processes_holding(out))
+
+
+def test_the_demo_gives_its_verdict_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of `make demo`, with fewer epochs and seeds."""
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8")
+    recipe = makefile.partition("\ndemo:")[2].partition("\n\n")[0].replace("\\\n", " ")
+    (words,) = (line.split()[1:] for line in recipe.splitlines() if "/lpsgd compare" in line)
+    assert any("lpmuon" in word for word in words), "the study's winner is one of them"
+    assert int(words[words.index("--seeds") + 1]) >= 5, "fewer give no verdict"
+    shorter = ["--epochs", "1", "--seeds", "2", "--jobs", "1", "--out", str(tmp_path)]
+    assert main([*words, *shorter]) == 0
+    verdict = capsys.readouterr().out.partition("Verdict")[2]
+    assert "Too few seeds for a verdict: 2" in verdict  # the demo itself has enough
+    assert f"Page: {tmp_path}" in verdict
