@@ -5,8 +5,8 @@
 
 Everything of a table is run in turn, many times over, and the best time of each counts.
 
-- kernel: nanoseconds for each element on one thread, with no Python between tensors, by where the
-  tensors lie. In the first-level cache memory costs next to nothing: that time is arithmetic.
+- kernel: nanoseconds for each element on one thread, with no Python between tensors, by how much
+  memory they take. What fits into the first-level cache (24 KiB) shows the arithmetic.
 - Python: microseconds of `step()` on tensors of one element, where nothing else takes time.
 - operators: nanoseconds for each element of the operators that the foreach path is made of, on all
   threads and in parts of the size that it takes.
@@ -21,7 +21,7 @@ import math
 import sys
 from array import array
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -35,27 +35,22 @@ from lpsgd._bucket import _PART
 Table = dict[str, dict[str, float]]
 """row -> column -> number"""
 
-# parameter, gradient and momentum: 24 KiB, 768 KiB, and twice the last-level cache each
-FIRST = "first-level cache"
-LEVELS = {
-    FIRST: 2**11,
-    "second-level cache": 2**16,
-    "beyond the cache": 2 * cache_size() // 4,
-}
+# parameter, gradient and momentum together, and each of them twice the last-level cache
+LEVELS = {"24 KiB": 2**11, "768 KiB": 2**16, "beyond the cache": 2 * cache_size() // 4}
 ROUND = 2**19  # elements that one call steps at least, so that calling it costs little
 MODES = {OURS: 0, f"{OURS}, rms": 1, f"{OURS}, dual": 2}  # as fused.c numbers them
 
 
 def kernel_call(tensors: list[list[Tensor]], normalize: int) -> Callable[[], Any]:
     """One call of the C function on lists of parameters, gradients and momenta, on one thread."""
-    kernel = fused.load(Path(fused.__file__).with_name("_fused.so"))
     pointers = [array("Q", [t.data_ptr() for t in role]) for role in tensors]
     sizes = array("q", [t.numel() for t in tensors[0]])
     blocks = [*pointers, sizes]
     numbers = (0, 0, 0, 6.0, -1e-3, 1.0, 0.9, 1e-8, normalize, 1, 0)
 
     def call() -> None:
-        kernel(len(sizes), *[block.buffer_info()[0] for block in blocks], *numbers)
+        assert fused._kernel is not None
+        fused._kernel(len(tensors[0]), *[block.buffer_info()[0] for block in blocks], *numbers)
 
     return call
 
@@ -79,9 +74,8 @@ def kernel_table(seconds: float) -> Table:
         own = [param.detach(), param.grad, param.grad.clone()]
         times = max(1, ROUND // size)
         tensors = [[tensor] * times for tensor in own]
-        calls = {name: kernel_call(tensors, mode) for name, mode in MODES.items()}
-        if level != FIRST:  # what SGD does for each tensor would hide its arithmetic there
-            calls[PEER] = sgd_call(tensors)
+        calls = {PEER: sgd_call(tensors)}
+        calls |= {name: kernel_call(tensors, mode) for name, mode in MODES.items()}
         for name, best in best_times(calls, seconds, perf_counter).items():
             found.setdefault(name, {})[level] = best * 1e9 / (size * times)
     torch.set_num_threads(threads)
@@ -95,16 +89,14 @@ def python_table(seconds: float) -> Table:
         PEER: lambda ps: torch.optim.SGD(ps, lr=1e-3, momentum=0.9, fused=True),
         OURS: lambda ps: LPSGDM(ps, p=6.0, fused=True),
     }
-    for device in (None, "cpu"):
-        torch.set_default_device(device)
-        suffix = "" if device is None else ", after `torch.set_default_device`"
+    for suffix in ("", ", after `torch.set_default_device`"):
         for count in (161, 1):
-            params = make_params([(1,)] * count)
-            steps = {name: make(params).step for name, make in makes.items()}
-            column = f"{count} tensor{'s' * (count > 1)}{suffix}"
-            for name, best in best_times(steps, seconds, perf_counter).items():
-                found.setdefault(column, {})[name] = best * 1e6
-    torch.set_default_device(None)
+            with torch.device("cpu") if suffix else nullcontext():
+                params = make_params([(1,)] * count)
+                steps = {name: make(params).step for name, make in makes.items()}
+                times = best_times(steps, seconds, perf_counter)
+            row = f"{count} tensor{'s' * (count > 1)}{suffix}"
+            found[row] = {name: best * 1e6 for name, best in times.items()}
     return found
 
 

@@ -126,8 +126,8 @@ def fig1_sentence(groups: Sequence[RunGroup]) -> str:
     shares = " to ".join(f"{100 * clearly_negative(record):.2g} %" for record in ends)
     early, late = len(first["outliers"]), len(last["outliers"])
     return (
-        f"Under {optimizer}, in a run with one seed, from the first measurement to the last "
-        f"({len(records)}, which took {duration(measuring)} of one core beside the training): the "
+        f"Under {optimizer}, in one run, from the first measurement to the last "
+        f"({len(records)} of them, {duration(measuring)} of one core besides training): the "
         f"size of the smallest eigenvalue, which is negative, goes from {sizes} of the largest, "
         f"and the share of eigenvalues below −1 % of the largest from {shares}. The largest goes "
         f"from {first['lambda_max']:.3g} over {lowest}, to {last['lambda_max']:.3g}; isolated "

@@ -27,7 +27,7 @@ from lpsgd.lab.store.disk.files import write_text  # noqa: E402
 BENCHMARKS = {"step": ["step.py"], "all": ["step.py", "--all"], "limits": ["limits.py"]}
 PEER, OURS = "torch SGD fused", "LPSGDM fused"
 NAMES = {
-    "copy": "copy (lower bound by memory bandwidth)",
+    "copy": "copy (each parameter overwritten by its gradient)",
     OURS: "**LPSGDM fused**",
     "LPSGDM fused, rms": 'LPSGDM fused, `normalize="rms"`',
     "LPSGDM fused, dual": 'LPSGDM fused, `normalize="dual"`',
@@ -112,13 +112,12 @@ def targets_table(targets: list[list[Any]]) -> str:
 
 
 def number_table(table: dict[str, dict[str, float]], digits: int) -> str:
-    """A table of benchmarks/limits.py; a dash where nothing was measured."""
-    columns = list(max(table.values(), key=len))
+    """A table of benchmarks/limits.py."""
     body = [
-        [NAMES.get(name, name), *[f"{row[c]:.{digits}f}" if c in row else "–" for c in columns]]
+        [NAMES.get(name, name), *[f"{value:.{digits}f}" for value in row.values()]]
         for name, row in table.items()
     ]
-    return pages.table(["", *columns], body)
+    return pages.table(["", *next(iter(table.values()))], body)
 
 
 def limits_tables(run: dict[str, Any]) -> dict[str, str]:
@@ -126,7 +125,7 @@ def limits_tables(run: dict[str, Any]) -> dict[str, str]:
     errors = {name: row["largest relative error"] for name, row in run["error"].items()}
     worst = [f"{error:.1e} ({name})".replace("e-0", "e-") for name, error in errors.items()]
     return {
-        "kernel": number_table(run["kernel"], 2),
+        "kernel": f"{machine(run)}\n\n{number_table(run['kernel'], 2)}",
         "python": number_table(run["python"], 0),
         "operators": number_table(run["operators"], 2),
         "error": f"Largest relative error of a step, p from 2 to inf: {'; '.join(worst)}.\n",
@@ -135,7 +134,7 @@ def limits_tables(run: dict[str, Any]) -> dict[str, str]:
 
 def all_table(run: dict[str, Any]) -> dict[str, str]:
     """Every registered optimizer."""
-    head = ["optimizer", "ms a step", "ratio", "state, bytes a parameter", "temporary, bytes"]
+    head = ["optimizer", "ms a step", "ratio", "state, bytes a parameter", "temporary"]
     body = [
         [row["optimizer"], f"{row['seconds'] * 1e3:.1f}", f"{row['ratio']:.2f}"]
         + [f"{row[name]:.1f}" for name in ("state", "temporary")]

@@ -24,6 +24,7 @@ PAGE = ROOT / "docs" / "versions.md"
 # the laboratory, other people's libraries, and what is about this checkout rather than about torch
 LEFT_OUT = ["lab", "test_screening.py", "test_study.py", "test_results.py", "test_notebook.py"]
 LEFT_OUT += ["integrations", "test_docs.py", "test_examples.py", "test_typing.py"]
+LEFT_OUT += ["test_prose.py", "test_limits.py"]
 TOOLS = ["hypothesis", "pytest", "pytest-xdist", "pytorch_optimizer", "setuptools>=77", "wheel"]
 ROW = re.compile(r"^\| *(\d[^|]*?) *\| *(\d[^|]*?) *\| *(\d+) *\| *(\d+) *\| *(\d+) *\|\n", re.M)
 

@@ -290,7 +290,7 @@ def test_rules_the_decay() -> None:
     assert set(warm_up.values()) == {1}
     says(
         RULES,
-        f"A linear warm-up of an epoch (on the text of {text:g}, with batches of 32 of {few:g})",
+        f"A linear warm-up of an epoch ({text:g} epochs on the text, {few:g} with batches of 32)",
         f"decay on matrices and kernels alone, {usual:g} ({large:g} for {', '.join(strong[:-1])} "
         f"and {strong[-1]}, {power_of_ten(coupled)} coupled for SGDM)",
     )
@@ -625,9 +625,9 @@ STUDY = "docs/study.md"
 def test_study_the_table_of_tasks() -> None:
     tasks = plan("study")["tasks"]
     images, text, digits, resnet = (tasks[t] for t in ("convnet", "gpt", "digits", "resnet18"))
-    for name in ("convnet-short", "convnet-batch-64", "convnet-batch-512"):
-        free = {"epochs": images["epochs"], "batch_size": images["batch_size"]}
-        assert {**tasks[name], **free} == images
+    free = {"short": "epochs", "batch-64": "batch_size", "batch-512": "batch_size"}
+    for name, field in free.items():
+        assert {**tasks[f"convnet-{name}"], field: images[field]} == images
     batches = [tasks[f"convnet-batch-{size}"]["batch_size"] for size in (64, 512)]
     size, small = images["data"]["size"], resnet["data"]["size"]
     says(

@@ -103,6 +103,9 @@ def test_bench_lists_and_runs_the_benchmarks(
     with pytest.raises(SystemExit, match="2"):
         cli.main(["bench", "step", "--device", "cuda:99"])
     assert "--device cuda:99 cannot be used here" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["bench", "limits", "--no-such-option"])  # it imports another benchmark
+    assert "unrecognized arguments: --no-such-option" in capsys.readouterr().err
 
 
 def test_the_script_writes_the_file_in_its_form() -> None:

@@ -43,7 +43,9 @@ def bench(
     if name not in found:
         raise UserError(unknown_name("benchmark", name, found))
     before, sys.argv = sys.argv, [f"lpsgd bench {name}", *context.args]
+    sys.path.insert(0, str(FOLDER))  # they import each other, as `python benchmarks/...` lets them
     try:
         runpy.run_path(str(found[name]), run_name="__main__")
     finally:
         sys.argv = before
+        sys.path.remove(str(FOLDER))
