@@ -92,6 +92,23 @@ def firsts(found: Mapping[str, Scores]) -> int:
     return sum(max(each, key=each.__getitem__) == published.OURS for each in found.values())
 
 
+def misled(own: Sequence[RunGroup], searched: Sequence[RunGroup]) -> str:
+    """Where a searched learning rate ends below the paper's own, as a sentence."""
+    before = {(group.model, group.label): group for group in own}
+    pairs = [(group, before[group.model, group.label]) for group in searched]
+    worse = [
+        f"{group.label} on {group.model} {_difference(accuracies(group), accuracies(other))}"
+        for group, other in pairs
+        if (paired(accuracies(group), accuracies(other)).difference or 0.0) < 0
+    ]
+    if not worse:
+        return "No searched rate ends below the paper's own."
+    return (
+        "One seed and a part of the training set choose a rate, and may choose wrongly. Below the "
+        f"paper's own rate end, in points, paired by seed: {'; '.join(worse)}."
+    )
+
+
 def _margin(model: str, groups: Sequence[RunGroup]) -> str:
     own = {g.label: accuracies(g) for g in groups if g.model == model}
     ours = own.pop(published.OURS)

@@ -24,14 +24,14 @@ def shapes(versions: Mapping[str, Sequence[RunGroup]], setup: Setup) -> str:
         f"{published.OURS} first at a quarter, half, the end",
         *(f"{label}, second half" for label in labels),
     ]
-    body = []
+    body: dict[str, list[str]] = {}  # the paper's row of the same networks stands once
     for how, groups in versions.items():
         networks = ", ".join(dict.fromkeys(group.model for group in groups))
         found = {"the paper": _published(groups), f"here, {how}": _measured(groups, setup)}
         for name, curves in found.items():
             cells = [_gain(curves, label) for label in labels]
-            body.append([f"{networks}: {name}", ", ".join(map(str, _firsts(curves))), *cells])
-    return pages.table(["", *head], body)
+            body[f"{networks}: {name}"] = [", ".join(map(str, _firsts(curves))), *cells]
+    return pages.table(["", *head], [[name, *cells] for name, cells in body.items()])
 
 
 def _published(groups: Sequence[RunGroup]) -> Curves:

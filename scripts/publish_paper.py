@@ -11,6 +11,7 @@ is computed anew with --compute alone, and its page is otherwise the one that is
 from __future__ import annotations
 
 import argparse
+import csv
 import re
 import statistics
 import sys
@@ -140,6 +141,25 @@ def missing(plan: PlannedTarget, name: str) -> str:
     return ""
 
 
+def retuned_edges() -> str:
+    """Whose best learning rate was the lowest or the highest of those tried."""
+    tried: dict[tuple[str, str], list[float]] = {}
+    with (RESULTS / "retuned/trials.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            tried.setdefault((row["model"], row["optimizer"]), []).append(float(row["lr"]))
+    found = []
+    for rate in published.retuned_rates():
+        own = tried[rate.model, rate.optimizer]
+        if rate.lr in (min(own), max(own)):
+            found.append(f"{rate.optimizer} on {rate.model} ({rate.lr:g})")
+    if not found:
+        return "No best learning rate is the lowest or the highest of its five."
+    return (
+        "The lowest or the highest of its five is the best learning rate of "
+        f"{', '.join(found)}: another one might be better."
+    )
+
+
 def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
     """What stands between the marks of the page, and the documents of what is whole."""
     texts: dict[str, str] = {}
@@ -162,6 +182,9 @@ def contents(runs: Path = RUNS) -> tuple[dict[str, str], dict[str, Document]]:
         texts[f"{name}-orders"] = findings.orders(versions) if whole else ""
         texts[f"{name}-shapes"] = shapes(versions, planned(name).setup) if whole else ""
     texts["short"] = paper_short.short(groups)
+    searches = [groups[name] for name in TABLES["table1"] if name in groups]
+    misled = f" {findings.misled(*searches)}" if len(searches) == 2 else ""
+    texts["retuned-search"] = f"{retuned_edges()}{misled}\n"
     return texts, documents
 
 

@@ -213,12 +213,17 @@ def test_retuned_rates_won_their_search(publish: Any) -> None:
     with retune.TRIALS.open(newline="") as file:
         trials = list(csv.DictReader(file))
     rates = importlib.import_module("lpsgd.lab.paper.tables.published").retuned_rates()
+    page = publish.PAGE.read_text(encoding="utf-8")
+    said = page.partition("<!-- retuned-search:")[2].partition("<!-- end of")[0]
     assert {(r.model, r.optimizer) for r in rates} == {(t["model"], t["optimizer"]) for t in trials}
     for rate in rates:
         own = [t for t in trials if (t["model"], t["optimizer"]) == (rate.model, rate.optimizer)]
         assert len(own) == len(retune.FACTORS)
         best = max(own, key=lambda t: float(t["val_top1"] or -1))
         assert float(best["lr"]) == rate.lr
+        lower, higher = ([t for t in own if s * float(t["lr"]) > s * rate.lr] for s in (-1, 1))
+        told = f"{rate.optimizer} on {rate.model} ({rate.lr:g})" in said
+        assert told == (not lower or not higher)
 
 
 @pytest.mark.parametrize("name", ["table1", "table1-retuned", "table2"])
@@ -285,3 +290,20 @@ def test_gains_are_in_bold_where_they_certainly_differ(publish: Any, tmp_path: P
     cells = said[3].strip("| ").split(" | ")
     # sgd leads by 5, 6, 7 (t = 10); adamw by -1, 0, 2; of Lion no mean over all networks is left
     assert cells[2:] == ["**+16.0**", "+10.3", "diverged", "+10.0"]
+
+
+def test_where_a_search_misled_is_what_the_committed_tables_say(publish: Any) -> None:
+    page = publish.PAGE.read_text(encoding="utf-8")
+    said = page.partition("<!-- retuned-search:")[2].partition("<!-- end of")[0]
+    told = dict(re.findall(r"([^:;]+ on \S+) (−[\d.]+)", said.rpartition("by seed:")[2]))
+    ends: list[dict[str, float]] = []
+    for name in ("table1", "table1-retuned"):
+        found = [r for r in _rows(publish.RESULTS / name / "table1.csv") if r["epoch"] == "20"]
+        means = [r for r in found if r["metric"] == "test_top1"]
+        ends.append({f"{r['optimizer']} on {r['model']}": float(r["mean"]) for r in means})
+    paper, searched = ends
+    worse = {place: searched[place] - paper[place] for place in searched}
+    worse = {place: by for place, by in worse.items() if by < 0}
+    assert {place.strip(): float(by.replace("−", "-")) for place, by in told.items()} == {
+        place: pytest.approx(by, abs=0.006) for place, by in worse.items()
+    }
