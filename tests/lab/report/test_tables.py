@@ -10,12 +10,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from lpsgd.lab.analysis.comparison import Analysis, analyse
 from lpsgd.lab.api.comparison_result import ComparisonResult
 from lpsgd.lab.cli import app as cli
-from lpsgd.lab.report.document import Table, Value, to_csv, to_markdown_table
+from lpsgd.lab.report.document import Document, Table, Value, to_csv, to_markdown_table
+from lpsgd.lab.report.document_terminal import print_document
 from lpsgd.lab.report.latex import escape, to_latex
 from lpsgd.lab.report.source import Source, comparison_source
 from lpsgd.lab.report.tables import comparison_tables
@@ -149,3 +151,22 @@ def test_the_python_result_gives_the_same_tables(folder: Path, analysis: Analysi
     assert found == [r.final["test_top1"].mean for r in analysis.results]
     assert result.figure("icml").get_figwidth() == 3.25
     assert result.figure(4.0).get_figwidth() == 4.0
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_in_a_narrow_terminal_every_name_and_number_is_whole(width: int) -> None:
+    """Long headings are broken into lines, and take no room from the cells."""
+    heads = tuple(f"Testing Top-1 ACC (%) @{epoch}" for epoch in (5, 10, 20))
+    names = [
+        (model, rule) for model in ("ResNet-18", "ResNet-50") for rule in ("AdamW", "SGD w/ M")
+    ]
+    rows = [(*name, *(f"4{k}.73 ± 0.4{j}" for j in range(3))) for k, name in enumerate(names)]
+    shown = Document("a", "A", [Table("a", "caption", ("Model", "Optimizer", *heads), rows)])
+    text = io.StringIO()
+    print_document(shown, Console(file=text, width=width, color_system=None))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for model, rule, *numbers in rows:
+        own = " ".join(line for line in lines if f" {model} " in line and f" {rule} " in line)
+        assert all(number in own for number in numbers)
+    assert {"(%)", "@5", "@10", "@20"} <= set(" ".join(lines).split())

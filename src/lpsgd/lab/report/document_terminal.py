@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich import box
@@ -55,8 +56,9 @@ def _records(table: Table) -> RichTable:
 def _table(table: Table, columns: Sequence[int]) -> RichTable:
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place in columns:
+        heading = textwrap.wrap(table.columns[place], _needed(table, place))
         shown.add_column(
-            RichText(table.columns[place]),
+            RichText("\n".join(heading)),
             justify="right" if is_number(table, place) else "left",
             no_wrap=not _is_text(table, place),
             overflow="fold",
@@ -80,15 +82,16 @@ def _parts(table: Table, width: int) -> Iterator[list[int]]:
 
 
 def _width(table: Table, columns: Sequence[int]) -> int:
+    """The least width of these columns, with two spaces around each."""
+    return sum(_needed(table, place) + 2 for place in columns)
+
+
+def _needed(table: Table, place: int) -> int:
     """The least width in which every short cell and every word of a heading is whole."""
-
-    def one(place: int) -> int:
-        heading = max(len(word) for word in table.columns[place].split())
-        if _is_text(table, place):
-            return max(heading, _NARROWEST_TEXT)
-        return max(heading, *(len(_inline(cell_text(row[place]))) for row in table.rows))
-
-    return sum(one(place) + 1 for place in columns)
+    heading = max(len(word) for word in table.columns[place].split())
+    if _is_text(table, place):
+        return max(heading, _NARROWEST_TEXT)
+    return max(heading, *(len(_inline(cell_text(row[place]))) for row in table.rows))
 
 
 def _is_text(table: Table, place: int) -> bool:
