@@ -32,7 +32,7 @@ def print_document(document: Document, console: Console) -> None:
                 console.print(_records(block))
                 continue
             for columns in _parts(block, console.width):
-                console.print(_table(block, columns))
+                console.print(_table(block, columns, console.width))
     console.print()
 
 
@@ -53,12 +53,15 @@ def _records(table: Table) -> RichTable:
     return shown
 
 
-def _table(table: Table, columns: Sequence[int]) -> RichTable:
+def _table(table: Table, columns: Sequence[int], width: int) -> RichTable:
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    fits = sum(max(len(table.columns[c]), _needed(table, c)) + 2 for c in columns) <= width
     for place in columns:
-        heading = textwrap.wrap(table.columns[place], _needed(table, place))
+        heading = table.columns[place]
+        if not fits:  # what is left of the width belongs to the cells
+            heading = "\n".join(textwrap.wrap(heading, _needed(table, place)))
         shown.add_column(
-            RichText("\n".join(heading)),
+            RichText(heading),
             justify="right" if is_number(table, place) else "left",
             no_wrap=not _is_text(table, place),
             overflow="fold",
