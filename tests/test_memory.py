@@ -191,6 +191,20 @@ def test_a_view_whose_memory_holds_the_negative(
     torch.testing.assert_close(*moved)
 
 
+def test_a_negative_view_of_memory_that_was_stepped_before() -> None:
+    """What is known of the tensor that lay there does not hold of the view."""
+    plain = torch.linspace(1, 2, 6).requires_grad_()
+    plain.grad = torch.linspace(-1, 2, 6)
+    LPSGD([plain], lr=0.1, p=3.0).step()
+    view = torch._neg_view(plain.detach()).requires_grad_()
+    view.grad = plain.grad
+    same = view.detach().clone().requires_grad_()
+    same.grad = view.grad
+    for param in (view, same):
+        LPSGD([param], lr=0.1, p=3.0).step()
+    torch.testing.assert_close(view.detach().resolve_neg(), same.detach())
+
+
 def test_the_imaginary_part_of_a_conjugate_moves_downhill() -> None:
     z = torch.tensor([1 + 2j, 3 - 4j])
     param = z.conj().imag.requires_grad_()

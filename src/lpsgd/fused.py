@@ -218,7 +218,9 @@ def known(
         or any(found and found != {expected} for found, expected in pairs)
         or min(grads_lie) < LOWEST_ADDRESS
         or False in {grad.is_cpu for grad in grads}
-        or not lie_alike(params, grads)
+        or not _contiguous(params, grads)
+        # also of parameters and momenta: a negative view may lie where another tensor was
+        or True in set(map(Tensor.is_neg, itertools.chain(*roles)))
     ):
         return None
     return before._replace(addresses=(where, grads_lie, momenta_lie))
