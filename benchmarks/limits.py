@@ -26,10 +26,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from step import OURS, PEER, about, best_times, cache_size, make_params
+from step import CANDIDATES, OURS, PEER, about, best_times, cache_size, make_params
 from torch import Tensor
 
-from lpsgd import LPSGDM, fused
+from lpsgd import fused
 from lpsgd._bucket import _PART
 
 Table = dict[str, dict[str, float]]
@@ -85,15 +85,11 @@ def kernel_table(seconds: float) -> Table:
 def python_table(seconds: float) -> Table:
     """µs of a step of tensors of one element: as many as ResNet-50 has, and one."""
     found: Table = {}
-    makes = {
-        PEER: lambda ps: torch.optim.SGD(ps, lr=1e-3, momentum=0.9, fused=True),
-        OURS: lambda ps: LPSGDM(ps, p=6.0, fused=True),
-    }
     for suffix in ("", ", after `torch.set_default_device`"):
         for count in (161, 1):
             with torch.device("cpu") if suffix else nullcontext():
                 params = make_params([(1,)] * count)
-                steps = {name: make(params).step for name, make in makes.items()}
+                steps = {name: CANDIDATES[name](params).step for name in (PEER, OURS)}
                 times = best_times(steps, seconds, perf_counter)
             row = f"{count} tensor{'s' * (count > 1)}{suffix}"
             found[row] = {name: best * 1e6 for name, best in times.items()}
@@ -147,11 +143,10 @@ def error_table() -> Table:
 
 
 def show(title: str, table: Table) -> None:
-    columns = list(dict.fromkeys(name for row in table.values() for name in row))
     width = max(map(len, table)) + 2
     print(f"\n{title}")
     for name, row in table.items():
-        cells = "   ".join(f"{column}: {row[column]:.3g}" for column in columns if column in row)
+        cells = "   ".join(f"{column}: {value:.3g}" for column, value in row.items())
         print(f"  {name:{width}}{cells}")
 
 
